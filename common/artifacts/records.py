@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +44,7 @@ def read(
     remedy: str,
     missing_remedy: str = "",
     version: int | None = None,
+    older_versions: Collection[int] = (),
     raises: type[Exception] = RecordError,
 ) -> _Record:
     """Read a record back.
@@ -51,7 +53,8 @@ def read(
         kind: a noun for the record, without article.
         remedy: a sentence that says how to create the record again.
         missing_remedy: a sentence that says what to do if there is no such file. Default: `remedy`.
-        version: the `schema_version` that the file must have. None: it has none.
+        version: the `schema_version` that the record has. None: it has none.
+        older_versions: those that the file may have instead. The model makes the fields of `version` of them.
 
     Raises:
         RecordError, or `raises`: no such file, no plain file, larger than MOST_BYTES, torn, changed since it was
@@ -67,7 +70,7 @@ def read(
         if not atomic_files.pop_valid_checksum(values):
             raise raises(changed_message(path, remedy))
         received_version = values.get("schema_version")
-        if version is not None and received_version != version:
+        if version is not None and received_version not in (version, *older_versions):
             raise raises(version_message(path, "schema_version", received_version, version, remedy))
         return model.model_validate(values)
     except raises:

@@ -91,9 +91,9 @@ def restore(folder: Path, cell: Cell) -> None:
 def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
     """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed."""
     stored = store.read(folder)
-    COMPARISON.check(folder, {"rows": cell.rows, "seeds": plan.seeds})
+    COMPARISON.check(folder, {"rows": cell.rows, "seeds": plan.settings.seeds})
     names = dict.fromkeys(row.contestant for row in cell.rows)
-    code_hash = code_digest.compute(contestants.resolve(names, plan.contestants), cell.rows[0].spec.model)
+    code_hash = code_digest.compute(contestants.resolve(names, plan.settings.contestants), cell.rows[0].spec.model)
     if stored.comparison.code_hash != code_hash:
         raise FolderError(
             f"{cell.name} was made by other code. Received: {stored.comparison.code_hash[:12]}. Install this one."

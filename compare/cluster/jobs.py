@@ -74,7 +74,7 @@ def matrix_code_hash(plan: MatrixPlan) -> str:
         (cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells
     }
     digests = [
-        code_digest.compute(contestants.resolve(names, plan.contestants), model)
+        code_digest.compute(contestants.resolve(names, plan.settings.contestants), model)
         for model, names in sorted(models_and_contestants)
     ]
     return hashlib.sha256(" ".join([machine.code_digest([machine.PROJECT_ROOT / "compare"]), *digests]).encode()).hexdigest()

@@ -35,7 +35,7 @@ def main(folder: Path, name: str, code_hash: str, job: str) -> None:
 
 def _run(folder: Path, name: str, code_hash: str) -> int:
     plan = cells.read(folder)
-    comparison_plan.check_contestants(plan.contestants, folder)
+    comparison_plan.check_contestants(plan.settings.contestants, folder)
     if (local_hash := jobs.matrix_code_hash(plan)) != code_hash:
         raise FolderError(
             f"The code on {platform.node()} is another than where the job was submitted. Received: {local_hash[:12]}, needed: "

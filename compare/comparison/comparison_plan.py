@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +19,10 @@ from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
 from compare.core.errors import FolderError, LaunchError
-from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, launch, matrix, run_settings, store
 from compare.execution.cells import MatrixPlan
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, remaining, rounds
 from compare.execution.matrix import Row
@@ -34,29 +33,14 @@ from compare.judgement.summary import has_comparisons
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """The options of the command line, parsed but not yet checked."""
+    """A comparison that is asked for, but not yet checked, and what is done with its results."""
 
-    settings: Preset
+    settings: ComparisonSettings
+    rows: Sequence[Row]
+    """The rows as they are laid out."""
     twins: Twins
     """The contestants."""
-    out: Path | None
-    prove: bool
-    lay_out: Callable[[Preset, Sequence[Contestant]], list[Row]] = lambda settings, contestants: matrix.build_rows(
-        settings.values,
-        contestants,
-        settings.modes,
-        settings.replicas,
-        settings.workers,
-        settings.levels,
-        one_core=settings.one_core,
-    )
-    """Function that lays out the rows of these settings for these contestants."""
-    oversubscribe: bool = False
-    """Whether to run modes with more replicas than cores. The replicas then share cores."""
-    restarts: int = 0
-    """How often a run that dies is restarted, see `executor.execute`."""
-    target_accuracy: float | None = None
-    """The time to accuracy ends at this validation accuracy."""
+    out: Path | None = None
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
     again: bool = False
@@ -74,8 +58,8 @@ def stored_request(folder: Path, repeats: int | None = None) -> ComparisonReques
         repeats: repeats of each row. None: as many as before.
     """
     stored = store.read_plan(folder)
-    refuse_fewer(repeats, stored.repeats, folder)
-    check_contestants(stored.contestants, folder)
+    refuse_fewer(repeats, stored.settings.repeats, folder)
+    check_contestants(stored.settings.contestants, folder)
     return request_for_rows(stored.rows, stored, folder, repeats)
 
 
@@ -113,27 +97,9 @@ def request_for_rows(
     Args:
         twins: the contestants. None: those of the plan, none of which has described itself.
     """
-    parallel = [row.spec for row in rows if row.spec.is_parallel]
-    copies = [run.replicas_requested for run in parallel]
-    settings = Preset(
-        replicas=min(copies, default=Preset().replicas),
-        repeats=plan.repeats if repeats is None else repeats,
-        seeds=tuple(plan.seeds),
-        until=plan.until,
-    )
-    twins = twins or Twins(dict.fromkeys(row.contestant for row in rows), plan.contestants)
+    twins = twins or Twins(dict.fromkeys(row.contestant for row in rows), plan.settings.contestants)
     available_rows = [row.model_copy(update={"unavailable": None}) for row in rows]
-    return ComparisonRequest(
-        settings,
-        twins,
-        out,
-        plan.prove,
-        lay_out=lambda settings, contestants: available_rows,
-        oversubscribe=plan.oversubscribe,
-        restarts=plan.restarts,
-        target_accuracy=plan.target_accuracy,
-        argv=plan.argv,
-    )
+    return ComparisonRequest(plan.settings.updated(repeats=repeats), available_rows, twins, out, argv=plan.argv)
 
 
 def single_run_values(
@@ -173,7 +139,7 @@ def single_run_spec(
     return spec.build(values)
 
 
-def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
+def with_seeds(settings: ComparisonSettings, seeds: tuple[int, ...], repeats: int | None) -> ComparisonSettings:
     """Return the settings with a seed for each repeat. The splits keep one seed, so all repeats are scored on the same images.
 
     Args:
@@ -191,37 +157,22 @@ def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) ->
     values, data = settings.values, settings.values.get("data")
     if not isinstance(data, dict) or cast(dict[str, Any], data).get("seed") is None:
         values = spec.overlay(values, {"data.seed": values.get("seed") or 0})
-    return replace(settings, values=values, seeds=seeds, repeats=max(settings.repeats, len(seeds)))
-
-
-def check_repeats(settings: Preset) -> Preset:
-    """Return the settings, with enough repeats for a verdict if repeats are added until it is decided."""
-    if settings.repeats > store.MOST_REPEATS:
-        raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
-    if (until := settings.until) is not None:
-        settings = replace(settings, repeats=max(settings.repeats, VERDICT_PAIRS))
-        if not settings.repeats <= until.most_repeats <= store.MOST_REPEATS:
-            raise SpecError(
-                f"--most-repeats must be from --repeats to {store.MOST_REPEATS}. Received: {until.most_repeats} for "
-                f"{settings.repeats} repeats. Use {max(settings.repeats, 30)}."
-            )
-    return settings
+    return settings.updated(values=values, seeds=seeds, repeats=max(settings.repeats, len(seeds)))
 
 
 def early_identity(request: ComparisonRequest) -> dict[str, Any]:
     """Return what is known of a comparison before anything is prepared, see `workspace.COMPARISON`."""
-    return {"rows": request.lay_out(request.settings, request.twins.contestants), "seeds": request.settings.seeds}
+    return {"rows": request.rows, "seeds": request.settings.seeds}
 
 
 def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts."""
-    settings = check_repeats(request.settings)
     twins = request.twins
-    rows = request.lay_out(settings, twins.contestants)
+    settings = request.settings.check_repeats().updated(contestants=tuple(twins.definitions))
     progress.say("asking the frameworks what they can do here")
     with twins.describe_all() as answer:
         descriptions = {name: answer(name) for name in twins.names}
-    rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=request.oversubscribe)
+    rows = matrix.check_rows(request.rows, descriptions, twins.contestants, oversubscribe=settings.oversubscribe)
     progress.say("reading the data")
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
@@ -232,7 +183,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(request.argv),
         rows=rows,
-        repeats=settings.repeats,
+        settings=settings,
         data_name=dataset.name,
         data_hash=dataset.content_hash,
         data_notes=[f"images in training: {dataset.image_size} x {dataset.image_size} pixels", *dataset.notes],
@@ -240,23 +191,16 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=code_digest.compute(twins.contestants, run_spec.model),
         versions={name: description["versions"] for name, description in descriptions.items()},
-        contestants=twins.definitions,
         environments={
             name: Environment.model_validate(description["environment"])
             for name, description in descriptions.items()
             if "environment" in description
         },
         machine=machine.describe() | {"gpus": spec.gpus(run_spec, descriptions.values())},
-        seeds=list(settings.seeds),
-        target_accuracy=request.target_accuracy,
         work=work.count(architecture),
         train_examples=len(dataset.train),
-        prove=request.prove,
-        oversubscribe=request.oversubscribe,
-        restarts=request.restarts,
-        until=settings.until,
     )
-    if plan.until is not None and not has_comparisons(plan):
+    if settings.until is not None and not has_comparisons(plan):
         raise SpecError(
             f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "
             "Add a framework or a parallel mode."
@@ -266,7 +210,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
 
 def refuse_changed_environments(comparison: Comparison) -> None:
     """Check that every contestant's environment is still what it was before the proof."""
-    planned = contestants.resolve(comparison.environments, comparison.contestants)
+    planned = contestants.resolve(comparison.environments, comparison.settings.contestants)
     for contestant, (name, before) in zip(planned, comparison.environments.items(), strict=True):
         if changes := contestants.describe_changes(before, launch.current_environment(contestant)):
             raise LaunchError(
@@ -329,7 +273,7 @@ def remaining_rounds(
 
     planned = [
         [Job(comparison.row_for_repeat(row, repeat), repeat) for row, repeat in jobs]
-        for jobs in order(comparison.rows, comparison.repeats)
+        for jobs in order(comparison.rows, comparison.settings.repeats)
     ]
     return remaining(planned, is_done)
 

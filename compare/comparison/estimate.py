@@ -17,8 +17,7 @@ from common.machine.private_folder import PrivateFolder
 from compare.comparison import comparison_plan, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.core.progress import display
+from compare.core.progress import Display
 from compare.execution import executor, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
@@ -57,21 +56,17 @@ class RunEstimate:
     """Source of the figures, in words."""
 
 
-def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | None) -> int:
-    """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
+def rehearse(request: ComparisonRequest, progress: Display, times_from: Path | None) -> Report:
+    """Report the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
 
     Args:
         times_from: a results folder to take the times from. None: train and time a few steps of one row of each framework.
-
-    Returns:
-        The exit code: 0; 1 if a row could not be measured.
     """
-    COMPARISON.check(request.out, comparison_plan.early_identity(request))
-    print_measurement_notice(times_from)
-    return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
+    announce_measurement(times_from)
+    return rehearsal_report(request, progress, times_from)
 
 
-def print_measurement_notice(times_from: Path | None) -> None:
+def announce_measurement(times_from: Path | None) -> None:
     if times_from is None:
         typer.echo(
             "An estimate needs a few steps of one row of each framework. --from DIR takes times from results instead.",
@@ -79,19 +74,19 @@ def print_measurement_notice(times_from: Path | None) -> None:
         )
 
 
-def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Report:
-    """Make the report that `rehearse` prints."""
-    with interruptible(), display() as progress:
-        plan = comparison_plan.build_plan(request, progress)
-        if warning := comparison_plan.large_batch_caution(plan):
-            typer.echo(warning, err=True)
-        find_result = (
-            measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
-        )
-        jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
-        estimates = estimate(plan, jobs, find_result)
-        why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
-        proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
+def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: Path | None) -> Report:
+    """Make the report of `rehearse`."""
+    COMPARISON.check(request.out, comparison_plan.early_identity(request))
+    plan = comparison_plan.build_plan(request, progress)
+    if warning := comparison_plan.large_batch_caution(plan):
+        typer.echo(warning, err=True)
+    find_result = (
+        measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
+    )
+    jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
+    estimates = estimate(plan, jobs, find_result)
+    why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
+    proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
     return report(estimates, plan, measured=times_from is None, proof=proof, why_unproved=why_unproved)
 
 
@@ -155,11 +150,11 @@ def _seconds_once(phases: Phases) -> float:
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
     """Explain why no proof is made. None: one is made."""
-    if not comparison.prove:
+    if not comparison.settings.prove:
         return "none was asked for (--no-proof)"
     if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
         return f"there is nothing to prove: {why_not}"
-    if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=comparison.replicas):
         return "it is remembered from an earlier comparison"
     return None
 
@@ -173,7 +168,7 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=request.settings.replicas).base
+    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=comparison.replicas).base
     for name in request.twins.names:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
@@ -210,7 +205,7 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
             images = _length(row, comparison.train_examples)[1]
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
-    return (2 + comparison.restarts) * largest
+    return (2 + comparison.settings.restarts) * largest
 
 
 def measure_by_contestant(
@@ -284,6 +279,7 @@ def report(
         proof: seconds of the proof, see `proof_seconds`.
         why_unproved: why none is made, see `why_no_proof`.
     """
+    settings = comparison.settings
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
@@ -292,17 +288,17 @@ def report(
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
         "unknown": sum(run.seconds is None for run in estimates),
-        "proof": comparison.prove,
+        "proof": settings.prove,
         "proof_seconds": proof,
         "no_proof": why_unproved,
         "profile": any(row.spec.profile_steps for row in estimated_rows),
-        "restarts": comparison.restarts,
+        "restarts": settings.restarts,
         "start_over": {row.id: row.spec.not_resumable_because for row in estimated_rows if row.spec.not_resumable_because},
-        "most_repeats": comparison.until.most_repeats if comparison.until else None,
+        "most_repeats": settings.until.most_repeats if settings.until else None,
         "most_seconds": None,
     }
-    if comparison.until and (last := [run for run in estimates if run.repeat == comparison.repeats - 1]):
-        more = comparison.until.most_repeats - comparison.repeats
+    if settings.until and (last := [run for run in estimates if run.repeat == settings.repeats - 1]):
+        more = settings.until.most_repeats - settings.repeats
         values["most_seconds"] = values["seconds"] + max(more, 0) * sum(run.seconds or 0.0 for run in last)
     columns = (
         Column("number", "no."),
@@ -314,15 +310,55 @@ def report(
     rows: list[dict[str, Cell]] = [
         {**asdict(run), "number": number, "repeat": run.repeat + 1} for number, run in enumerate(estimates, 1)
     ]
-    left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
+    return dry_run_report(
+        left_out=("Not run", [f"{row}: {reason}" for row, reason in values["not_run"].items()]),
+        sentences=_sentences(values),
+        table=Table("dry_run", "Runs, in this order", columns, rows),
+        values=values,
+        has_failed=measured and bool(values["unknown"]),
+        first_sentences=sentences(cautions.nothing_can_run(comparison)),
+    )
+
+
+def dry_run_report(
+    left_out: tuple[str, list[str]],
+    sentences: Sequence[str],
+    table: Table,
+    values: dict[str, Any],
+    *,
+    has_failed: bool,
+    first_sentences: Sequence[str] = (),
+) -> Report:
+    """Report what would be run, and its time and disk.
+
+    Args:
+        left_out: heading and sentences on what would not be run.
+        sentences: sentences on time and disk.
+    """
     return Report(
         title="Dry run",
-        first_sentences=sentences(cautions.nothing_can_run(comparison)),
-        findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
-        tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
+        first_sentences=first_sentences,
+        findings=[*([left_out] if left_out[1] else []), ("Time and disk", [*sentences, "No results folder was touched."])],
+        tables=[table] if table.rows else [],
         values=values,
-        exit_code=exits.RUN_FAILED if measured and values["unknown"] else 0,
+        exit_code=exits.RUN_FAILED if has_failed else 0,
     )
+
+
+def totals(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return number of runs, seconds and MiB of a comparison from the values of its `report`."""
+    mib = values["num_bytes"] / 2**20
+    return {"runs": len(values["runs"]), "seconds": values["seconds"], "proof_seconds": values["proof_seconds"], "mib": mib}
+
+
+def time_words(seconds: float, unknown: int) -> str:
+    """Say how long runs take.
+
+    Args:
+        unknown: number of runs of which nothing is known.
+    """
+    besides = f", and {unknown} of which nothing is known" if unknown else ""
+    return f"about {wording.clock_words(seconds)} min{besides}"
 
 
 def _sentences(values: Mapping[str, Any]) -> list[str]:
@@ -330,8 +366,7 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
     disk_mib, checkpoint_mib = values["num_bytes"] / 2**20, values["checkpoint_bytes"] / 2**20
     about = "nothing is known of their time"
     if unknown < number:
-        besides = f", and {unknown} of which nothing is known" if unknown else ""
-        about = f"about {wording.clock_words(values['seconds'])} min{besides}"
+        about = time_words(values["seconds"], unknown)
         about += f"; {disk_mib:.1f} MiB of disk, and {checkpoint_mib:.1f} for checkpoints meanwhile"
     sentences = [f"{wording.count(number, 'run')}: {about}."]
     if values["most_repeats"]:
@@ -363,7 +398,7 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
         for reason in dict.fromkeys(values["start_over"].values()):
             rows = ", ".join(row for row, row_reason in values["start_over"].items() if row_reason == reason)
             sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
-    return [*sentences, "No results folder was touched."]
+    return sentences
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

@@ -17,12 +17,14 @@ from common.processes import signals
 from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import exits, wording
+from compare.comparison.finished import FinishedWork
+from compare.core import wording
+from compare.core.commands import Invocation
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.execution import cells, code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.execution.twins import Twins
-from compare.execution.workspace import COMPARISON, FolderKind, Workspace
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -39,8 +41,8 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
     if on is not None:
         spread.check_rows([request for _, request in requests])
     first = requests[0][1]
-    comparison_plan.check_repeats(first.settings)
-    cell_rows = [request.lay_out(request.settings, request.twins.contestants) for _, request in requests]
+    first.settings.check_repeats()
+    cell_rows = [list(request.rows) for _, request in requests]
     cell_labels = [
         labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
     ]
@@ -54,14 +56,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         cells=[
             Cell(name=name, labels=labels, rows=rows) for name, labels, rows in zip(names, cell_labels, cell_rows, strict=True)
         ],
-        repeats=first.settings.repeats,
-        seeds=list(first.settings.seeds),
-        until=first.settings.until,
-        contestants=first.twins.definitions,
-        prove=first.prove,
-        oversubscribe=first.oversubscribe,
-        restarts=first.restarts,
-        target_accuracy=first.target_accuracy,
+        settings=first.settings.updated(contestants=tuple(first.twins.definitions)),
         on=on,
     )
 
@@ -70,20 +65,13 @@ def run_all(
     new_plan: MatrixPlan,
     folder: Path,
     run_cell: RunCell,
-    deliver: Callable[[Report, Path], int],
-    *,
-    live: bool = False,
-    on_received: Callable[[Path], object] = lambda folder: None,
-) -> int:
+    on_received: Callable[[Path], object],
+) -> FinishedWork:
     """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
     Args:
         run_cell: runs one comparison in its folder, see `run.run_nested`.
-        deliver: writes the report to the folder. Returns the exit code.
         on_received: called with the folder of each comparison that other machines have run.
-
-    Returns:
-        The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
     """
     code = 0
     if new_plan.on is not None:
@@ -93,19 +81,19 @@ def run_all(
         store.refuse_links(folder, [cell.name for cell in plan.cells])
         try:
             if plan.on is None:
-                _run_cells(plan, folder, run_cell, live=live)
+                _run_cells(plan, folder, run_cell)
             else:
                 spread.run_cells(plan, folder, on_received)
         except Interrupted as interruption:
             code = interruption.exit_code
         with signals.record_signals() as late_signals:
             report = matrix_report.report(matrix_report.read(folder), folder)
-            # The interruption is the reason why a matrix is incomplete.
-            report_code = deliver(replace(report, failures=()) if code else report, folder)
-    return code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else report_code)
+            unwritten = report.write(folder)
+    code = code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else 0)
+    return FinishedWork(report=report, folder=folder, code=code, unwritten=unwritten)
 
 
-def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool) -> None:
+def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell) -> None:
     """Run the cells one after the other, and record which were refused."""
     has_started, refusal, twins = False, None, _twins(plan)
     for number, cell in enumerate(plan.cells):
@@ -113,7 +101,7 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
         request = comparison_plan.request_for_rows(cell.rows, plan, folder / cell.name, twins=twins)
         failure = None
         try:
-            run_cell(replace(request, live=live), folder / cell.name)
+            run_cell(request, folder / cell.name)
             has_started = True
         except UserError as error:
             refusal, failure = error, str(error)
@@ -130,17 +118,19 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
 def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
     """Return the plan of a stored matrix, to continue it."""
     plan = cells.read(folder)
-    comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
-    comparison_plan.check_contestants(plan.contestants, folder)
-    return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
+    comparison_plan.refuse_fewer(repeats, plan.settings.repeats, folder)
+    comparison_plan.check_contestants(plan.settings.contestants, folder)
+    return plan.model_copy(update={"settings": plan.settings.updated(repeats=repeats)})
 
 
-def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
-    """Print an estimate of time and disk of the remaining runs of every comparison. Starts none of them."""
-    MATRIX.check(out, _identity(plan))
+def rehearse(
+    plan: MatrixPlan, out: Path | None, invocation: Invocation, *, times_from: Path | None, again: bool = False
+) -> Report | int:
+    """Estimate time and disk of the remaining runs of every comparison. Starts none of them."""
+    MATRIX.check(out, plan.identity())
     if plan.on is not None:
-        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
-    estimate.print_measurement_notice(times_from)
+        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=invocation.as_json)
+    estimate.announce_measurement(times_from)
     reports: dict[str, Report] = {}
     refusals: dict[str, str] = {}
     twins = _twins(plan)
@@ -148,77 +138,43 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
         cell_folder = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
             request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder, twins=twins)
-            COMPARISON.check(request.out, comparison_plan.early_identity(request))
-            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
+            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), invocation.progress, times_from)
         except UserError as error:
             refusals[cell.name] = str(error)
-    values = {name: report.values for name, report in reports.items()}
-    columns = (
-        Column("cell", "comparison"),
-        Column("runs", "runs"),
-        Column("seconds", "seconds", 0),
-        Column("proof_seconds", "seconds of the proof", 0),
-        Column("mib", "MiB", 1),
-    )
-    rows: list[dict[str, Any]] = [
-        {
-            "cell": name,
-            "runs": len(cell_values["runs"]),
-            "seconds": cell_values["seconds"],
-            "proof_seconds": cell_values["proof_seconds"],
-            "mib": cell_values["num_bytes"] / 2**20,
-        }
-        for name, cell_values in values.items()
-    ]
+    rows: list[dict[str, Any]] = [{"cell": name, **estimate.totals(report.values)} for name, report in reports.items()]
     total: dict[str, Any] = {key: sum(row[key] or 0 for row in rows) for key in ("runs", "seconds", "proof_seconds", "mib")}
-    run_time, total_time = (
-        wording.clock_words(seconds) for seconds in (total["seconds"], total["seconds"] + total["proof_seconds"])
+    runs = f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}"
+    unknown = sum(report.values["unknown"] for report in reports.values())
+    total_time = wording.clock_words(total["seconds"] + total["proof_seconds"])
+    return estimate.dry_run_report(
+        left_out=("Refused", [f"{name}: {why}" for name, why in refusals.items()]),
+        sentences=[
+            f"{runs}: {estimate.time_words(total['seconds'], unknown)}; {total['mib']:.1f} MiB of disk. With the proofs: about "
+            f"{total_time} min.",
+            "Each comparison is proved by itself, unless its proof is remembered.",
+        ],
+        table=Table("dry_run", "Comparisons, in this order", _REHEARSED_COLUMNS, rows),
+        values={"cells": {name: report.values for name, report in reports.items()}, "refused": refusals, **total},
+        has_failed=bool(refusals) or any(report.exit_code for report in reports.values()),
     )
-    unknown = sum(cell_values["unknown"] for cell_values in values.values())
-    suffix = f", and {unknown} of which nothing is known" if unknown else ""
-    sentences = [
-        f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}: about {run_time} min{suffix}; "
-        f"{total['mib']:.1f} MiB of disk. With the proofs: about {total_time} min.",
-        "Each comparison is proved by itself, unless its proof is remembered. No results folder was touched.",
-    ]
-    return Report(
-        title="Dry run",
-        findings=[("Refused", [f"{name}: {why}" for name, why in refusals.items()]), ("Time and disk", sentences)],
-        tables=[Table("dry_run", "Comparisons, in this order", columns, rows)] if rows else [],
-        values={"cells": values, "refused": refusals, **total},
-        exit_code=exits.RUN_FAILED if refusals or any(report.exit_code for report in reports.values()) else 0,
-    ).deliver(None, as_json=as_json)
+
+
+_REHEARSED_COLUMNS = (
+    Column("cell", "comparison"),
+    Column("runs", "runs"),
+    Column("seconds", "seconds", 0),
+    Column("proof_seconds", "seconds of the proof", 0),
+    Column("mib", "MiB", 1),
+)
 
 
 def _twins(plan: MatrixPlan) -> Twins:
     """Return the contestants of all comparisons. The rows of each comparison have all of them."""
-    return Twins(dict.fromkeys(row.contestant for row in plan.cells[0].rows), plan.contestants)
+    return Twins(dict.fromkeys(row.contestant for row in plan.cells[0].rows), plan.settings.contestants)
 
 
 def _has_started(folder: Path) -> bool:
     return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{jobs.FOLDER}/*"))
 
 
-def _identity(plan: MatrixPlan) -> dict[str, Any]:
-    shared = plan.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
-    rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in plan.cells}
-    return {"cells": rows, "on other machines": plan.on is not None, **shared}
-
-
-def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
-    """Return the stored plan with the larger number of repeats, and the new stopping rule, restarts and backend."""
-    repeats = max(stored.repeats, new.repeats)
-    return stored.model_copy(
-        update={"repeats": repeats, "until": new.until or stored.until, "restarts": new.restarts, "on": new.on}
-    )
-
-
-MATRIX = FolderKind(
-    noun=cells.KIND,
-    file=cells.PLAN_FILE,
-    kind=cells.KIND,
-    record=MatrixPlan,
-    identity=_identity,
-    merge=_merge_plans,
-    has_started=_has_started,
-)
+MATRIX = FolderKind(noun=cells.KIND, file=cells.PLAN_FILE, kind=cells.KIND, record=MatrixPlan, has_started=_has_started)

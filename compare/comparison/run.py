@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
-from common import spec
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
@@ -18,18 +16,15 @@ from common.processes import signals
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, matrix_run, reruns, spread
 from compare.comparison.comparison_plan import ComparisonRequest
+from compare.comparison.finished import FinishedWork, resume_hint
+from compare.comparison.run_options import RunOptions
 from compare.core import commands, exits, wording
-from compare.core.commands import Invocation
-from compare.core.errors import FolderError, LaunchError
+from compare.core.commands import Invocation, Outcome
+from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_parsing import parse_levels, parse_modes
 from compare.core.option_rules import AllExcept, Excludes, Needs
-from compare.core.option_types import Integers, Range
-from compare.core.presets import Preset
 from compare.core.progress import Display, display
-from compare.core.statistics import VERDICT_PAIRS
-from compare.core.until_decided import UntilDecided, stopping_rule_from_options
-from compare.execution import cells, executor, options, run_settings, signing, store
+from compare.execution import cells, executor, options, signing, store
 from compare.execution.cells import MatrixPlan
 from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
@@ -42,9 +37,6 @@ from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.live import Live
-
-PROFILE_STEPS = 20
-"""Profiled steps of the segment that `--profile` adds to a run."""
 
 _FLOAT64_PREFIX = "The float64 proof alone: "
 
@@ -69,44 +61,7 @@ def command(
     *,
     spec_options: options.MatrixOptions,
     contestant_options: options.ContestantOptions,
-    modes: options.Modes = None,
-    replicas: options.Replicas = None,
-    one_core: Annotated[
-        bool | None,
-        typer.Option("--one-core/--no-one-core", help="Run serial on one core too, which a speed-up is against. Default: yes."),
-    ] = None,
-    input_kind: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
-    workers: options.Workers = None,
-    input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
-    compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
-    on_bad: options.OnBad = None,
-    duplicates: options.Duplicates = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help=f"{options.REPEATS} Verdicts need 5.")] = None,
-    until_decided: Annotated[
-        bool, typer.Option("--until-decided", help="Add repeats until every question is decided, or is shown not to matter.")
-    ] = False,
-    most_repeats: Annotated[
-        int | None, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} With --until-decided. Default: 30.")
-    ] = None,
-    smallest_effect: Annotated[
-        str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
-    ] = None,
-    seeds: Annotated[
-        tuple[int, ...] | None,
-        Integers(least=0),
-        typer.Option(help="A seed for each repeat, with commas, the same in all rows. The splits keep --seed."),
-    ] = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Count the seconds until the validation accuracy is this, e.g. 0.95.")
-    ] = None,
-    hosts: options.Hosts = None,
-    switches: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Level of the switches that the spec does not name: {', '.join(spec.LEVELS)}. Default: usual. Several, with "
-            "commas, make rows of each."
-        ),
-    ] = None,
+    run_options: RunOptions,
     out: options.Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, with an estimate of their time and disk.")] = False,
     times_from: Annotated[
@@ -118,126 +73,46 @@ def command(
         Literal["disturbed"] | None,
         typer.Option(help="With --resume: make the repeats again in which other work disturbed a run. The old runs are kept."),
     ] = None,
-    oversubscribe: Annotated[
-        bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")
-    ] = False,
-    restarts: Annotated[
-        int | None,
-        typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),
-    ] = None,
-    elastic: Annotated[
-        tuple[int, int] | None,
-        Range(),
-        typer.Option(metavar="MIN:MAX", help="Replicas: a run whose process dies goes on with fewer. It does not count."),
-    ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
-    proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
     on: Annotated[
         str | None,
         typer.Option(metavar="slurm|tcp://HOST:PORT", help="Run each comparison as a job of Slurm or of a Dask cluster."),
     ] = None,
     sign: options.Sign = None,
-) -> int:
+) -> Outcome | Report | int:
     """Train the same CNN in every framework and mode, and compare."""
     if on is not None:
         spread.check_backend(on)
     signing.check_key(sign)
-    make_stopping_rule = partial(stopping_rule_from_options, until_decided, most_repeats, smallest_effect)
-    request: ComparisonRequest | MatrixPlan
     if resume is not None:
-        request, out = _stored_request(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
+        request, out = run_options.resumed_request(resume, on), resume
     else:
-        if elastic is not None and replicas not in (None, elastic[1]):
-            received = f"{elastic[0]}:{elastic[1]} and --replicas {replicas}"
-            raise SpecError(f"--elastic says how many replicas there are. Received: {received}. Give one.")
-        min_replicas, replicas = elastic or (None, replicas)
-        part = "input" if input_only else "compute" if compute_only else None
-        spec_request = spec_options.to_request(
-            replicas=replicas, least_replicas=min_replicas,
-            input=input_kind, part=part, on_bad=on_bad, duplicates=duplicates,
-            profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
-        )  # fmt: skip
-        cell_settings = run_settings.settings_of_cells(*spec_request)
-        twins = contestant_options.twins(cell_settings[0][1].contestants)
-        target = _check_target_accuracy(target_accuracy)
-
-        def build_request(settings: Preset) -> ComparisonRequest:
-            if modes is not None:
-                settings = replace(settings, modes=tuple(parse_modes(modes)))
-            if one_core is not None:
-                settings = replace(settings, one_core=one_core)
-            if switches is not None:
-                settings = replace(settings, levels=tuple(parse_levels(switches)))
-            if workers is not None:
-                settings = replace(settings, workers=workers)
-            if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
-                allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
-                raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
-            settings = replace(settings, until=make_stopping_rule(settings.until))
-            if repeats is not None:
-                settings = replace(settings, repeats=repeats)
-            if seeds is not None:
-                settings = comparison_plan.with_seeds(settings, seeds, repeats)
-            return ComparisonRequest(
-                settings, twins, out, proof,
-                oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
-            )  # fmt: skip
-
-        requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
-        request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
-    if isinstance(request, MatrixPlan) and dry_run:
-        return matrix_run.rehearse(request, out, as_json=invocation.as_json, times_from=times_from, again=again is not None)
+        request = run_options.request(spec_options, contestant_options, out, on)
     if isinstance(request, MatrixPlan):
-        folder = out or store.new_folder(cells.KIND)
-        codes: list[int] = []
-
-        def run_cell(cell_request: ComparisonRequest, cell_folder: Path) -> None:
-            codes.append(run_nested(replace(cell_request, sign=sign, again=again is not None), cell_folder)[1])
-
-        def on_received(cell_folder: Path) -> None:
-            codes.append(_finish_received(cell_folder, sign))
-
-        deliver = partial(Report.deliver, as_json=invocation.as_json)
-        code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
-        code = code or max(codes, default=0)
-        if code > SIGNAL_EXIT_BASE:
-            typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
-        return code
-    execute = partial(estimate.rehearse, times_from=times_from) if dry_run else run
-    return execute(replace(request, sign=sign, again=again is not None), as_json=invocation.as_json)
+        if dry_run:
+            return matrix_run.rehearse(request, out, invocation, times_from=times_from, again=again is not None)
+        finished, worst = _run_matrix(request, out, live=live, again=again is not None, sign=sign)
+        return finished.outcome(worst)
+    request = replace(request, live=live, again=again is not None, sign=sign)
+    return estimate.rehearse(request, invocation.progress, times_from) if dry_run else run(request)
 
 
-def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComparison, Path], Report] | None = None) -> int:
-    """Do a whole comparison and print its report.
+def run(request: ComparisonRequest, view: Callable[[JudgedComparison, Path], Report] | None = None) -> Outcome | int:
+    """Do a whole comparison. Returns its report, or the exit code if it was interrupted before a run had ended.
 
     Args:
         view: makes another report of the same runs. It is written beside the comparison's own report and printed instead.
-
-    Returns:
-        The exit code: 0; 1 if a run failed; 130 or 143 if it was interrupted.
     """
-    outcome = _run_comparison(request)
-    if outcome.code and not any(outcome.compared.stored.runs.values()):
-        typer.echo(f"Interrupted before a run had ended. {_resume_hint(outcome.folder)}", err=True)
-        return outcome.code
-    has_other_failure = outcome.unwritten or outcome.code  # the reason of the exit code then
-    if view is not None:
-        view_report = view(outcome.compared, outcome.folder)
-        code = (replace(view_report, failures=()) if has_other_failure else view_report).deliver(
-            outcome.folder, as_json=as_json
-        )
-    else:
-        outcome.report.show(None if outcome.unwritten else outcome.folder, as_json=as_json)
-        code = outcome.compared.exit_code
-    if outcome.unwritten:
-        typer.echo(outcome.unwritten, err=True)
-        return outcome.code or exits.RUN_FAILED
-    if outcome.code:
-        typer.echo(f"Interrupted. {_resume_hint(outcome.folder)}", err=True)
-    elif view is None:
-        outcome.report.explain()
-    return outcome.code or code
+    finished = _run_comparison(request)
+    if finished.code and not any(finished.compared.stored.runs.values()):
+        typer.echo(f"Interrupted before a run had ended. {resume_hint(finished.folder)}", err=True)
+        return finished.code
+    outcome = finished.outcome()
+    if view is None:
+        return outcome
+    report = view(finished.compared, finished.folder)
+    has_other_failure = finished.unwritten or finished.code  # the reason of the exit code then
+    return replace(outcome, report=replace(report, failures=()) if has_other_failure else report, folder=finished.folder)
 
 
 def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign: Path | None) -> Path:
@@ -253,26 +128,29 @@ def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign:
         OSError: a result or the report could not be written.
     """
     if isinstance(request, MatrixPlan):
-        folder = out or store.new_folder(cells.KIND)
-        code = matrix_run.run_all(
-            request, folder, lambda cell_request, cell_folder: run_nested(replace(cell_request, sign=sign), cell_folder), _write
-        )
-    else:
-        outcome = _run_comparison(replace(request, sign=sign))
-        folder, code = outcome.folder, outcome.code
-        if outcome.unwritten and not code:
-            raise OSError(outcome.unwritten)
-    if code:
-        interruption = Interrupted(code - SIGNAL_EXIT_BASE)
-        interruption.message = f"Interrupted. {_resume_hint(folder)}"
-        raise interruption
-    return folder
+        return _run_matrix(request, out, sign=sign)[0].completed_folder()
+    return _run_comparison(replace(request, sign=sign)).completed_folder()
 
 
-def _write(report: Report, folder: Path) -> int:
-    if unwritten := report.write(folder):
-        raise OSError(unwritten)
-    return 0
+def _run_matrix(plan: MatrixPlan, out: Path | None, **how: Any) -> tuple[FinishedWork, int]:
+    """Run all comparisons of a matrix.
+
+    Args:
+        how: fields of the request of each comparison.
+
+    Returns:
+        (the matrix, worst exit code of its comparisons).
+    """
+    codes: list[int] = []
+
+    def run_cell(request: ComparisonRequest, folder: Path) -> None:
+        codes.append(run_nested(replace(request, **how), folder)[1])
+
+    def on_received(folder: Path) -> None:
+        codes.append(_finish_received(folder, how["sign"]))
+
+    finished = matrix_run.run_all(plan, out or store.new_folder(cells.KIND), run_cell, on_received)
+    return finished, max(codes, default=0)
 
 
 def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparison, int]:
@@ -281,12 +159,12 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
     Returns:
         (the comparison, exit code). The code is 1 if a run or the proof failed or a file could not be written, else 0.
     """
-    outcome = _run_comparison(replace(request, out=folder))
-    if outcome.code:
-        raise Interrupted(outcome.code - SIGNAL_EXIT_BASE)
-    if outcome.unwritten:
-        typer.echo(outcome.unwritten, err=True)
-    return outcome.compared, exits.RUN_FAILED if outcome.unwritten else outcome.compared.exit_code
+    finished = _run_comparison(replace(request, out=folder))
+    if finished.code:
+        raise Interrupted(finished.code - SIGNAL_EXIT_BASE)
+    if finished.unwritten:
+        typer.echo(finished.unwritten, err=True)
+    return finished.compared, exits.RUN_FAILED if finished.unwritten else finished.compared.exit_code
 
 
 def _finish_received(folder: Path, sign: Path | None) -> int:
@@ -300,19 +178,14 @@ def _finish_received(folder: Path, sign: Path | None) -> int:
     return exits.RUN_FAILED if unwritten else compared.exit_code
 
 
-class ComparisonOutcome(NamedTuple):
-    """Result of `_run_comparison`: a comparison that was run, and its report."""
+@dataclass(frozen=True, kw_only=True)
+class FinishedComparison(FinishedWork):
+    """A comparison that was run."""
 
     compared: JudgedComparison
-    report: Report
-    folder: Path
-    code: int
-    """Exit code: 0, or 130 or 143 if it was interrupted."""
-    unwritten: str | None
-    """Sentences on files that could not be written. None: all were written."""
 
 
-def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
+def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unwritten_runs = 0, list[tuple[str, RunResult]]()
     early = comparison_plan.early_identity(request)
@@ -346,12 +219,12 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
             live.finish("Stopped by an error.", has_report=False)
             raise
         live.finish("Interrupted." if code else "All runs have ended.")
-    return ComparisonOutcome(compared, report, folder, code, unwritten)
+    return FinishedComparison(compared=compared, report=report, folder=folder, code=code, unwritten=unwritten)
 
 
 def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
     """Return the comparison with its proof, if one was requested. A proof in the folder is made again: proofs are cached."""
-    if not request.prove:
+    if not request.settings.prove:
         return comparison
     comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, progress)})
     store.write_plan(folder, comparison)
@@ -380,7 +253,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         proof = ladder.prove_rows(
             comparison.rows,
             request.twins,
-            replicas=request.settings.replicas,
+            replicas=comparison.replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
         )
@@ -417,7 +290,7 @@ def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_mor
         has_more_runs: whether other runs follow. Then no row is proved yet, and no first loss is judged.
     """
     plan = store.read_plan(folder)
-    if not plan.prove or (proof := plan.proof) is None:
+    if not plan.settings.prove or (proof := plan.proof) is None:
         return
     stored = store.read(folder)
     progress.stage("proof: recorded steps of the timed runs")
@@ -456,11 +329,12 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
     """
     unwritten = _run_rounds(comparison, twins, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
-        new_repeat = comparison.repeats
+        new_repeat = comparison.settings.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), new_repeat] for row in skipped_rows}
         proof = store.read_plan(folder).proof  # it may know recorded steps by now
-        comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
+        comparison = comparison.with_settings(repeats=new_repeat + 1)
+        comparison = comparison.model_copy(update={"left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
         remaining = comparison_plan.remaining_rounds(comparison, folder)
         added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
@@ -470,7 +344,8 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
 
 def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
     """Return ids of the rows that need another repeat because one of their comparisons is undecided."""
-    if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
+    until = comparison.settings.until
+    if until is None or comparison.settings.repeats >= until.most_repeats:
         return set()
     undecided = decision.undecided(comparison_report.read(folder).findings.verdicts)
     hopeful = (question for question in undecided if decision.is_hopeful(question, comparison))
@@ -482,12 +357,13 @@ def _run_rounds(
 ) -> list[tuple[str, RunResult]]:
     """Run these rounds. Returns (row id, result) of each result that could not be written."""
     unwritten: list[tuple[str, RunResult]] = []
-    most = comparison.until.most_repeats if comparison.until else comparison.repeats
+    until = comparison.settings.until
+    most = until.most_repeats if until else comparison.settings.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
 
     def label(job: Job[Row]) -> str:
         row, repeat = job
-        return f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
+        return f"{row.id} ({repeat + 1} of {'at most ' if until else ''}{most})" if most > 1 else row.id
 
     def execute(job: Job[Row]) -> RunResult:
         has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
@@ -497,7 +373,7 @@ def _run_rounds(
             job.repeat,
             folder,
             progress.watch,
-            restarts=comparison.restarts,
+            restarts=comparison.settings.restarts,
             has_spot_checks=has_spot_checks,
         )
 
@@ -512,42 +388,3 @@ def _run_rounds(
             _judge_spot_checks(folder, twins, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten
-
-
-def _stored_request(
-    folder: Path,
-    repeats: int | None,
-    restarts: int | None,
-    make_stopping_rule: Callable[[UntilDecided | None], UntilDecided | None],
-    *,
-    live: bool,
-    on: str | None,
-) -> ComparisonRequest | MatrixPlan:
-    """Return the request that made a results folder, updated by the options of `--resume`. None: the stored value."""
-    if cells.is_matrix(folder):
-        plan = matrix_run.stored_plan(folder, repeats)
-        restarts = plan.restarts if restarts is None else restarts
-        return plan.model_copy(update={"until": make_stopping_rule(plan.until), "restarts": restarts, "on": on or plan.on})
-    request = comparison_plan.stored_request(folder, repeats)
-    if list(request.argv[:1]) in (["regress"], ["bisect"]):
-        raise FolderError(
-            f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
-            f"{request.argv[0]} again, with {wording.shell(['--out', str(folder.parent)])}."
-        )
-    if on is not None:
-        raise FolderError(
-            f"{folder} was begun on this machine. Received: --on {on}. Leave it out, or start another comparison."
-        )
-    settings = replace(request.settings, until=make_stopping_rule(request.settings.until))
-    return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
-
-
-def _check_target_accuracy(accuracy: float | None) -> float | None:
-    if accuracy is not None and not 0.0 < accuracy <= 1.0:
-        raise SpecError(f"--target-accuracy must be above 0 and at most 1. Received: {accuracy:g}. Use 0.95 for 95 %.")
-    return accuracy
-
-
-def _resume_hint(folder: Path) -> str:
-    resume_command = wording.command("run", "--resume", str(folder))
-    return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {resume_command}"

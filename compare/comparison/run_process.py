@@ -110,7 +110,13 @@ def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | No
     argv += ["--out", out] if out is not None else []
     argv += [] if proof else ["--no-proof"]
     folder = None if out is None else Path(out)
-    requests = [(labels, ComparisonRequest(settings, twins, folder, proof, argv=argv)) for labels, settings in cell_settings]
+    requests = [
+        (
+            labels,
+            ComparisonRequest(settings.updated(prove=proof), settings.build_rows(twins.contestants), twins, folder, argv=argv),
+        )
+        for labels, settings in cell_settings
+    ]
     return run.run_quietly(matrix_run.build_plan(requests) if requests[0][0] else requests[0][1], folder, key)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.scaling_fit import ProjectionTarget
 from compare.core import commands, scaling_laws
-from compare.core.commands import Invocation, Outcome
+from compare.core.commands import Outcome
 from compare.core.option_rules import Excludes
 from compare.core.option_types import Integers, Names
 from compare.execution import options, run_settings, signing
@@ -25,7 +24,6 @@ MODES = "multi_process"
 
 @commands.command(Excludes("--stored", "--sign", advice="Sign with run --resume DIR --sign KEY first."))
 def command(
-    invocation: Invocation,
     *,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
     replicas: Annotated[
@@ -74,10 +72,11 @@ def command(
     spec_request = spec_options.to_request(epochs=epochs, limit=limit, cores=cores, hosts=hosts and [*hosts])
     settings = run_settings.settings(*spec_request)
     settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
-    if workers is not None:
-        settings = replace(settings, workers=workers)
+    settings = settings.updated(workers=workers, prove=False, oversubscribe=True)
     sizes = tuple(size for size in replicas if size != 1)
-    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds])
     twins = contestants.twins(settings.contestants)
-    request = run.ComparisonRequest(settings, twins, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
-    return run.run(request, as_json=invocation.as_json, view=view)
+    rows = scaling_rows.build_rows(
+        settings, twins.contestants, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds]
+    )
+    request = ComparisonRequest(settings, rows, twins, out, sign=sign)
+    return run.run(request, view)

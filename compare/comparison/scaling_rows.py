@@ -8,8 +8,8 @@ from typing import Any, Literal
 from common import spec
 from common.spec import SpecError
 from compare.core.option_parsing import parse_choices
-from compare.core.presets import Preset
 from compare.execution import matrix
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 
@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
 def build_rows(
-    settings: Preset, contestants: Sequence[Contestant], *, sizes: Sequence[int], kinds: Sequence[Kind]
+    settings: ComparisonSettings, contestants: Sequence[Contestant], *, sizes: Sequence[int], kinds: Sequence[Kind]
 ) -> list[Row]:
     """Build the rows of a scaling.
 

@@ -21,12 +21,12 @@ from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, exits, scaling_laws, statistics, verdict_words, wording
 from compare.core.option_rules import Excludes, Needs
-from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
 from compare.execution import matrix, options, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -358,19 +358,13 @@ def _tolerance(rate: float, trials: int) -> float:
     return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
-def rows(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
+def rows(values: dict[str, Any], contestants: Sequence[Contestant]) -> list[Row]:
     """Build two equal rows of each framework, and one whose epoch is a tenth longer."""
     return [
-        matrix.build_row(
-            f"{contestant.name}-{name}", contestant, spec.build(spec.overlay(settings.values, {"data.limit": images}))
-        )
+        matrix.build_row(f"{contestant.name}-{name}", contestant, spec.build(spec.overlay(values, {"data.limit": images})))
         for contestant in contestants
         for name, images in (("equal-1", IMAGES), ("equal-2", IMAGES), ("slower", SLOWER_IMAGES))
     ]
-
-
-def _equal_rows(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
-    return rows(settings, contestants)[:2]
 
 
 def judge(compared: JudgedComparison) -> Selftest:
@@ -453,17 +447,17 @@ def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:
 def _run_trials(contestants: Sequence[str]) -> Selftest:
     """Run the real trials like any comparison, and judge them."""
     with PrivateFolder() as temporary:
-        settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
-        out = temporary.path / "runs"
-        compared, _ = run.run_nested(ComparisonRequest(settings, Twins(contestants), out, prove=False, lay_out=rows), out)
+        settings, twins = ComparisonSettings(repeats=VERDICT_PAIRS, prove=False), Twins(contestants)
+        request = ComparisonRequest(settings, rows(VALUES, twins.contestants), twins)
+        compared, _ = run.run_nested(request, temporary.path / "runs")
     return judge(compared)
 
 
 def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRequest:
     """Return the request for pairs of equal, interleaved runs of one framework."""
-    settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
-    folder = out or store.new_folder("selftest", framework)
-    return ComparisonRequest(settings, Twins([framework]), folder, prove=False, lay_out=_equal_rows)
+    settings, twins = ComparisonSettings(repeats=pairs, prove=False), Twins([framework])
+    equal_rows = rows(VALUES | {"epochs": PAIR_EPOCHS}, twins.contestants)[:2]
+    return ComparisonRequest(settings, equal_rows, twins, out or store.new_folder("selftest", framework))
 
 
 def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:

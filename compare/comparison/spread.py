@@ -117,13 +117,13 @@ def _is_done(plan: MatrixPlan, cell: Cell, folder: Path) -> bool:
     if status is None or status.code is None or status.failure or not (cell_folder / store.PLAN_FILE).exists():
         return False
     comparison = store.read_plan(cell_folder)
-    settings = comparison_plan.check_repeats(comparison_plan.request_for_rows(cell.rows, plan, cell_folder).settings)
-    has_all_repeats = comparison.repeats >= settings.repeats and comparison.until == plan.until
+    repeats = plan.settings.check_repeats().repeats
+    has_all_repeats = comparison.settings.repeats >= repeats and comparison.settings.until == plan.settings.until
     return has_all_repeats and not comparison_plan.remaining_rounds(comparison, cell_folder)
 
 
-def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
-    """Print the jobs that would be submitted. None is submitted, and no folder is made."""
+def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> Report | int:
+    """Report the jobs that would be submitted, or print the script of Slurm. None is submitted, and no folder is made."""
     names = [cell.name for cell in plan.cells if not _is_done(plan, cell, folder)]
     if plan.on == slurm.NAME:
         text = slurm.batch_script(folder, len(names))
@@ -139,4 +139,4 @@ def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
     sentences = [
         f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names) or 'all are done'}. Nothing was submitted."
     ]
-    return Report(title="Dry run", findings=[("Jobs", sentences)], values=values).deliver(None, as_json=as_json)
+    return Report(title="Dry run", findings=[("Jobs", sentences)], values=values)

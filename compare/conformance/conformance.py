@@ -99,7 +99,7 @@ def command(
         console.print(text, style="dim", highlight=False)
 
     name = twin.partition("@")[0]
-    twins = Twins.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
+    twins = Twins.choose(None, [f"{name}={twin}"], (), launch.FRAMEWORKS)
     results = conform(
         TwinUnderTest(twins, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from common.spec import LEVELS, MODES, SpecError
+from common.spec import MODES, SpecError
 
 
 def split_names(text: str) -> list[str]:
@@ -37,11 +37,6 @@ def parse_choices(option: str, words: Sequence[str], known: Sequence[str]) -> li
     return list(words)
 
 
-def parse_modes(modes: str) -> list[str]:
+def parse_modes(modes: str) -> tuple[str, ...]:
     """Return the modes named by `--modes`. `all`: every mode."""
-    return list(MODES) if modes == "all" else parse_choices("--modes", split_names(modes), tuple(MODES))
-
-
-def parse_levels(switches: str) -> list[str]:
-    """Return the levels named by `--switches`."""
-    return parse_choices("--switches", split_names(switches), LEVELS)
+    return tuple(MODES if modes == "all" else parse_choices("--modes", split_names(modes), tuple(MODES)))

@@ -16,13 +16,14 @@ from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import errors
 from compare.core.errors import FolderError
-from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.evaluation import scoring
 from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, EvaluationRecord
 from compare.execution import contestants, launch, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, StoredComparison
 from compare.execution.twins import Twins
@@ -111,20 +112,15 @@ def rows(settings: EvaluationSettings) -> list[Row]:
     return all_rows
 
 
-def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonRequest:
+def _request(settings: EvaluationSettings, folder: Path) -> ComparisonRequest:
     training_rows = rows(settings)
     first = training_rows[0].spec.seed
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
-    return run.ComparisonRequest(
-        Preset(repeats=settings.repeats, seeds=seeds),
-        Twins(settings.frameworks),
-        folder,
-        prove=False,
-        lay_out=lambda preset, contestants: training_rows,
-    )
+    training_settings = ComparisonSettings(repeats=settings.repeats, seeds=seeds, prove=False)
+    return ComparisonRequest(training_settings, training_rows, Twins(settings.frameworks), folder)
 
 
-def _run_training(request: run.ComparisonRequest, workspace: Workspace[Comparison], progress: Display) -> StoredComparison:
+def _run_training(request: ComparisonRequest, workspace: Workspace[Comparison], progress: Display) -> StoredComparison:
     folder = workspace.folder
     plan = comparison_plan.build_plan(request, progress)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in plan.rows if row.unavailable]:

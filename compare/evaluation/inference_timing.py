@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pydantic
@@ -29,7 +29,7 @@ from compare.execution import code_digest, contestants, launch, store, twin_clie
 from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import FileName
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 
 SCHEMA_VERSION = 1
 KIND = "inference"
@@ -57,15 +57,20 @@ class InferenceSettings(Frozen):
     """Seconds after which no further call begins."""
 
 
-class InferencePlan(Frozen):
+class InferencePlan(PlannedWork):
     """Contents of plan.json: what is timed, so that an interrupted measurement resumes unchanged."""
 
     kind: str = KIND
     settings: InferenceSettings
     weights_hash: str
     """Hash of the model's weights."""
-    code_hash: str
-    machine: Facts
+
+    def identity(self) -> dict[str, Any]:
+        """The number of repeats may change."""
+        return {**self.settings.model_dump(mode="json", exclude={"repeats"}), "weights": self.weights_hash}
+
+    def continued_by(self, new: Any) -> Self:
+        return new
 
 
 class InferenceRow(Frozen):
@@ -110,18 +115,11 @@ class InferenceRecord(Frozen):
         return exits.RUN_FAILED if self.failures else 0
 
 
-def _identity(plan: InferencePlan) -> dict[str, Any]:
-    """Return the values that must be equal to resume. The number of repeats may change."""
-    return {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
-
-
 INFERENCE = FolderKind(
     noun="measurement of inference",
     file=PLAN_FILE,
     kind=KIND,
     record=InferencePlan,
-    identity=_identity,
-    merge=lambda stored, new: new,
 )
 
 

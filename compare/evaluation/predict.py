@@ -54,7 +54,7 @@ def command(
     model: CustomModel = None,
 ) -> Report:
     """Label images with a trained model, and show the probability of each class."""
-    chosen = options.contestants(frameworks, contestant, {}).contestants if frameworks or contestant else []
+    chosen = options.contestants(frameworks, contestant, ()).contestants if frameworks or contestant else []
     if len(chosen) > 1:
         names = ", ".join(twin.name for twin in chosen)
         raise SpecError(f"predict uses one framework. Received: {names}. Name one.")

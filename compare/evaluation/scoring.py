@@ -162,7 +162,7 @@ def score(stored: StoredComparison, folder: Path, progress: Display, *, with_val
     models: list[ScoredModel] = []
     logits_by_model: dict[tuple[str, int], Logits] = {}
     for row in comparison.rows:
-        for repeat in range(comparison.repeats):
+        for repeat in range(comparison.settings.repeats):
             model, logits = scorer.model(row, repeat, with_validation=with_validation)
             models.append(model)
             if logits is not None:
@@ -273,7 +273,7 @@ def _pairs(comparison: Comparison, labels: scores.Labels, logits: Mapping[tuple[
     agreements = [
         (first, second, repeat, scores.agreement(labels, logits[first, repeat], logits[second, repeat]))
         for first, second in combinations([row.contestant for row in comparison.rows], 2)
-        for repeat in range(comparison.repeats)
+        for repeat in range(comparison.settings.repeats)
         if (first, repeat) in logits and (second, repeat) in logits
     ]
     adjusted = iter(statistics.holm([agreement.p for *_, agreement in agreements if agreement.p is not None]))

@@ -7,19 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from common import spec
-from common.frozen import Count, Exact, Moment
-from common.machine.machine import Facts
+from common.frozen import Exact, Moment
 from common.spec import SpecError
-from compare.core.until_decided import UntilDecided
 from compare.execution import store
-from compare.execution.contestants import Contestant
+from compare.execution.comparison_settings import PlannedSettings, from_version_1
 from compare.execution.matrix import FileName, Row
-from compare.execution.store import MOST_REPEATS
+from compare.execution.workspace import PlannedWork
 
 PLAN_FILE, KIND = "matrix.json", "matrix"
 MOST_CELLS = 1000
@@ -49,25 +47,28 @@ class Cell(Exact):
     """Id of the last Slurm job that ran the cell."""
 
 
-class MatrixPlan(Exact):
+class MatrixPlan(PlannedWork):
     """matrix.json: the comparisons of a matrix, and what they share."""
 
     kind: Literal["matrix"] = KIND
+    schema_version: Literal[2] = 2
+    """Version 1 had no such field."""
     created_at: Moment
     argv: list[str]
-    code_hash: str
-    machine: Facts
     cells: list[Cell] = Field(min_length=1, max_length=MOST_CELLS)
-    repeats: int = Field(ge=1, le=MOST_REPEATS)
-    seeds: list[int] = []
-    until: UntilDecided | None = None
-    contestants: list[Contestant] = []
-    prove: bool = True
-    oversubscribe: bool = False
-    restarts: Count = 0
-    target_accuracy: float | None = None
+    settings: PlannedSettings
     on: str | None = None
     """Backend that runs the comparisons on other machines: `slurm`, or the address of a Dask scheduler. None: this machine."""
+
+    _read_version_1 = model_validator(mode="before")(lambda values: from_version_1(values, version=None))
+
+    def identity(self) -> dict[str, Any]:
+        shared = self.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
+        rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in self.cells}
+        return {"cells": rows, "on other machines": self.on is not None, **shared}
+
+    def continued_by(self, new: Any) -> Self:
+        return self.model_copy(update={"settings": self.settings.continued_by(new.settings), "on": new.on})
 
     @property
     def axes(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -13,11 +13,11 @@ import typer
 
 from common import spec
 from common.data import sources
-from compare.core import presets
-from compare.core.option_parsing import parse_choices, split_names
-from compare.core.option_types import Integers, Names, OptionType
+from compare.core.option_parsing import parse_choices, parse_modes, split_names
+from compare.core.option_types import Integers, Names, OptionType, Parsed
 from compare.execution import contestants as named_contestants
-from compare.execution import launch
+from compare.execution import launch, presets
+from compare.execution.contestants import Contestant
 from compare.execution.twins import Twins
 
 ALL_FRAMEWORKS = tuple(launch.FRAMEWORKS)
@@ -100,7 +100,7 @@ Hosts = Annotated[
     tuple[str, ...] | None, Names(), typer.Option(help="Machines for the ranks, with commas. The first is this one.")
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
-Modes = Annotated[str | None, typer.Option(help=MODES)]
+Modes = Annotated[tuple[str, ...] | None, Parsed(parse_modes), typer.Option(help=MODES)]
 Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
 Workers = Annotated[tuple[int, ...] | None, Integers(least=0), typer.Option(help=WORKERS)]
 Resume = Annotated[
@@ -116,12 +116,12 @@ Signers = Annotated[
 
 
 def contestants(
-    frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False
+    frameworks: str | None, words: list[str] | None, in_file: Sequence[Contestant], *, has_other_interpreters: bool = False
 ) -> Twins:
     """Return the contestants that a command compares.
 
     Args:
-        in_file: `contestants` of the spec file.
+        in_file: contestants of the spec file.
         has_other_interpreters: whether other interpreters run them, see `Twins.choose`.
     """
     framework_names = None if frameworks is None else split_names(frameworks)
@@ -268,6 +268,6 @@ class ContestantOptions:
     frameworks: SomeFrameworks = None
     contestant: Contestants = None
 
-    def twins(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> Twins:
+    def twins(self, in_file: Sequence[Contestant], *, has_other_interpreters: bool = False) -> Twins:
         """Return the contestants, see `contestants`."""
         return contestants(self.frameworks, self.contestant, in_file, has_other_interpreters=has_other_interpreters)

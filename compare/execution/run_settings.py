@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from common import spec
 from common.spec import MODES, SpecError
-from compare.core import presets, until_decided
+from compare.core import until_decided
 from compare.core.option_parsing import parse_choices, parse_modes, split_names
-from compare.core.presets import Preset
-from compare.execution import cells
+from compare.execution import cells, presets
+from compare.execution.comparison_settings import ComparisonSettings
+from compare.execution.contestants import Contestant
 
 MATRIX_FIELDS = ("modes", "one_core", "repeats")
 """Fields of a spec file that are no fields of a single run. Commands that look at one run ignore them."""
 
 
-def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
+def settings(
+    preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+) -> ComparisonSettings:
     """Return the preset or spec file, overridden by the options, and these by `--set`."""
     ((labels, first), *_) = settings_of_cells(preset, spec_file, options, assignments)
     if labels:
@@ -28,7 +30,7 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
 
 def settings_of_cells(
     preset: str | None, spec_file: Path | Mapping[str, Any] | None, options: Mapping[str, Any], assignments: list[str]
-) -> list[tuple[dict[str, str], Preset]]:
+) -> list[tuple[dict[str, str], ComparisonSettings]]:
     """Return (labels, settings) of each cell, see `cells.expand`.
 
     Args:
@@ -36,7 +38,7 @@ def settings_of_cells(
     """
     if preset is not None and spec_file is not None:
         raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
-    settings = presets.preset(preset) if preset is not None else Preset()
+    settings = presets.preset(preset) if preset is not None else ComparisonSettings()
     values = settings.values
     if spec_file is not None:
         stated = spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file)
@@ -45,24 +47,25 @@ def settings_of_cells(
         if not isinstance(named, dict) or ("contestants" in stated and not named):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
         values, matrix = _split_matrix_fields(values)
-        settings = replace(
-            settings, until=until, stated_settings=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix
-        )
+        contestants = tuple(Contestant.from_fields(name, fields) for name, fields in cast(dict[str, Any], named).items())
+        settings = settings.updated(until=until, stated_settings=tuple(matrix), contestants=contestants, **matrix)
     given_options = {field: value for field, value in options.items() if value is not None}
     for overrides in (given_options, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
             if overrides.get(field) is not None:
                 values = {name: value for name, value in values.items() if name != other}
         values = spec.overlay(values, overrides)
-    return [(labels, _with_modes(replace(settings, values=cell_values))) for labels, cell_values in cells.expand(values)]
+    return [(labels, _with_modes(settings.updated(values=cell_values))) for labels, cell_values in cells.expand(values)]
 
 
-def with_matrix(settings: Preset, modes: str | None, default_modes: str, repeats: int | None, default_repeats: int) -> Preset:
+def with_matrix(
+    settings: ComparisonSettings, modes: str | None, default_modes: str, repeats: int | None, default_repeats: int
+) -> ComparisonSettings:
     """Return the settings with modes and repeats of the options, else of the spec file, else the command's defaults."""
     if modes is not None or "modes" not in settings.stated_settings:
-        settings = replace(settings, modes=tuple(parse_modes(modes or default_modes)))
+        settings = settings.updated(modes=parse_modes(modes or default_modes))
     if repeats is not None or "repeats" not in settings.stated_settings:
-        settings = replace(settings, repeats=repeats or default_repeats)
+        settings = settings.updated(repeats=repeats or default_repeats)
     return settings
 
 
@@ -87,25 +90,25 @@ def _split_matrix_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], dic
     return others, matrix_fields
 
 
-def _with_modes(settings: Preset) -> Preset:
+def _with_modes(settings: ComparisonSettings) -> ComparisonSettings:
     """Move mode and replicas from the values to the matrix, which sets both for each row.
 
     A spec that names a parallel mode is compared with serial.
     """
     values = {name: value for name, value in settings.values.items() if name not in ("mode", "replicas")}
     mode, replicas = (settings.values.get(name) for name in ("mode", "replicas"))
-    settings = replace(settings, values=values)
+    settings = settings.updated(values=values)
     is_serial = mode in MODES.names(lambda traits: not traits.is_parallel)
     if replicas is not None and not (is_serial and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
                 f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
             )
-        settings = replace(settings, replicas=replicas)
+        settings = settings.updated(replicas=replicas)
     if mode is None:
         return settings
     if is_serial:
-        return replace(settings, modes=("serial",))
+        return settings.updated(modes=("serial",))
     parallel_run = spec.build({**values, "mode": mode, "replicas": settings.replicas})
     copies = parallel_run.replicas_requested
-    return replace(settings, modes=("serial", parallel_run.variant), replicas=copies)
+    return settings.updated(modes=("serial", parallel_run.variant), replicas=copies)

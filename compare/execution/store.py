@@ -12,9 +12,9 @@ from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from common.artifacts import checkpoint, contradictions, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -26,8 +26,8 @@ from common.machine.plain_file import PlainFileError
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
-from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
+from compare.execution.comparison_settings import PlannedSettings, from_version_1
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import MOST_ROWS, FileName, Row
 from compare.execution.signing import Signature
@@ -35,7 +35,7 @@ from compare.execution.signing import Signature
 _LONGEST_VALUE = 120
 """Characters of a value that a refusal shows."""
 _MOST_DIFFERENCES = 5
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 PLAN_FILE = "compare.json"
 RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
@@ -47,9 +47,6 @@ _ATTEMPT = re.compile(r"\.attempt[0-9]+$")
 
 FINISHED = ("ok", "not parallel")
 """Statuses of a run that ended well."""
-MOST_REPEATS = 10_000
-"""Largest number of repeats of a row. More is a typing error."""
-
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -128,12 +125,12 @@ class ReplacedRun(Exact):
 class Comparison(Exact):
     """compare.json: the plan of a comparison, and its proof."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     created_at: Moment
     """Time of the plan: UTC, ISO 8601."""
     argv: list[str]
+    settings: PlannedSettings
     rows: list[Row] = Field(min_length=1, max_length=MOST_ROWS)
-    repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
     data_notes: list[str] = []
@@ -145,33 +142,26 @@ class Comparison(Exact):
     """Digest of the code, see `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
     """{contestant: {package: version}}."""
-    contestants: list[Contestant] = []
-    """Contestants that are more than a twin's name."""
     environments: dict[str, Environment] = {}
     """{contestant: environment before the proof}. Empty: not recorded."""
     machine: Facts
-    prove: bool = True
-    """Whether a proof was asked for."""
-    oversubscribe: bool = False
-    """Whether more replicas than cores were to run."""
-    restarts: Count = 0
-    """How often a run that is killed is restarted."""
     proof: ProofRecord | None = None
     """Result of the proof. None until it has been run."""
-    seeds: list[int] = []
-    """Seeds of the repeats, in a cycle. Empty: each row's spec has its own."""
-    target_accuracy: float | None = None
-    """Accuracy of the validation split at which the time to accuracy ends."""
-    until: UntilDecided | None = None
-    """When to stop adding repeats. None: `repeats` of each row are made."""
     left_out: dict[str, list[int]] = {}
-    """{row id: repeats that `until` did not need}, because every question about the row was decided before."""
+    """{row id: repeats that `settings.until` did not need}, because every question about the row was decided before."""
     replaced: list[ReplacedRun] = []
     """Runs that were made again because other work disturbed a run of their repeat."""
     work: Work | None = None
     """Operations and bytes of the model."""
     rates: dict[int, Rates] = {}
     """{number of cores: rates of the machine with them}, measured before the runs."""
+
+    _read_version_1 = model_validator(mode="before")(lambda values: from_version_1(values, version=1))
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that the parallel modes are proved with."""
+        return min((row.spec.replicas_requested for row in self.rows if row.spec.is_parallel), default=2)
 
     @property
     def headline(self) -> str:
@@ -186,20 +176,70 @@ class Comparison(Exact):
         is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 
+    def with_settings(self, **changes: Any) -> Self:
+        """Return the comparison with other settings."""
+        return self.model_copy(update={"settings": self.settings.updated(**changes)})
+
+    def continued_by(self, new: Any) -> Self:
+        """Return the comparison to continue with in a folder that holds this one, if `new` is the same comparison."""
+        before, now = self.settings, new.settings
+        argv = _with_repeats(self.argv, now.repeats) if now.repeats > before.repeats else self.argv
+        argv = new.argv if now.seeds != before.seeds else argv
+        if now.until is not None and now.until != before.until:  # the last of several values of an option counts
+            argv = [*argv, "--until-decided", "--most-repeats", str(now.until.most_repeats)]
+            argv += ["--smallest-effect", str(now.until.smallest_effect)]
+        if now.restarts != before.restarts:
+            argv = [*argv, "--restarts", str(now.restarts)]
+        return self.model_copy(update={"argv": argv, "settings": before.continued_by(now)})
+
+    def difference(self, new: Any) -> str | None:
+        """Describe what makes another comparison different. None: it can continue this one."""
+        if other := self._row_difference(new.rows, new.settings.seeds):
+            return other
+        if self.data_hash != new.data_hash:
+            return "its data had other content"
+        if self.versions != new.versions:
+            return "it ran other versions of the frameworks"
+        if self.settings.contestants != new.settings.contestants:
+            return "its contestants had other interpreters or switches"
+        for name, before in self.environments.items():
+            if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
+                return f"the environment of {name} has changed since: {changed}"
+        return code_or_machine_change((self.code_hash, new.code_hash), (self.machine, new.machine))
+
+    def early_difference(self, early: Mapping[str, Any]) -> str | None:
+        """Describe how `rows` as they are laid out, or `seeds`, differ. None: they do not."""
+        return self._row_difference(early["rows"], early["seeds"], ignored_prefix="framework_options.")
+
+    def _row_difference(self, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None) -> str | None:
+        """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""
+        if (stored_ids := _ids(self.rows)) != (new_ids := _ids(rows)):
+            return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(new_ids)}"
+        if not self.settings.keeps_seeds(seeds):
+            return f"its seeds are {_seed_list(self.settings.seeds)}; asked for: {_seed_list(seeds)}"
+        for before, now in zip(self.rows, rows, strict=True):
+            stored_fields, new_fields = flatten(before.spec.model_dump(mode="json")), flatten(now.spec.model_dump(mode="json"))
+            if any(
+                ignored_prefix is None or not name.startswith(ignored_prefix)
+                for name in _differing_fields(stored_fields, new_fields)
+            ):
+                return f"of {now.id}, {describe_differences(stored_fields, new_fields)}"
+        return None
+
     def contestant_of(self, row: Row) -> Contestant:
         """Return the contestant that a row measures."""
-        (contestant,) = contestants.resolve([row.contestant], self.contestants)
+        (contestant,) = contestants.resolve([row.contestant], self.settings.contestants)
         return contestant
 
     def repeats_of(self, row_id: str) -> list[int]:
         """Return the repeats that are to be run of a row."""
-        return [repeat for repeat in range(self.repeats) if repeat not in self.left_out.get(row_id, ())]
+        return [repeat for repeat in range(self.settings.repeats) if repeat not in self.left_out.get(row_id, ())]
 
     def row_for_repeat(self, row: Row, repeat: int) -> Row:
         """Return a row as one of its repeats runs it: with that repeat's seed, the same in all rows, if there are seeds."""
-        if not self.seeds:
+        if not (seeds := self.settings.seeds):
             return row
-        seed = self.seeds[repeat % len(self.seeds)]
+        seed = seeds[repeat % len(seeds)]
         return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
 
 
@@ -286,27 +326,6 @@ def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
     )
 
 
-def merge_plans(stored: Comparison, new: Comparison) -> Comparison:
-    """Return the comparison to continue with: the stored one, with the larger number of repeats and their seeds."""
-    argv = _with_repeats(stored.argv, new.repeats) if new.repeats > stored.repeats else stored.argv
-    argv = new.argv if new.seeds != stored.seeds else argv
-    if new.until is not None and new.until != stored.until:  # the last of several values of an option counts
-        argv = [*argv, "--until-decided", "--most-repeats", str(new.until.most_repeats)]
-        argv += ["--smallest-effect", str(new.until.smallest_effect)]
-    if new.restarts != stored.restarts:
-        argv = [*argv, "--restarts", str(new.restarts)]
-    return stored.model_copy(
-        update={
-            "repeats": max(stored.repeats, new.repeats),
-            "seeds": new.seeds,
-            "argv": argv,
-            "target_accuracy": new.target_accuracy or stored.target_accuracy,
-            "until": new.until or stored.until,
-            "restarts": new.restarts,
-        }
-    )
-
-
 def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
     """Return a comparison's command with another number of repeats."""
     option = "--repeats"
@@ -327,6 +346,7 @@ def read_plan(folder: Path) -> Comparison:
         remedy="Run the comparison again in another folder.",
         missing_remedy="Name the folder that `run` printed.",
         version=SCHEMA_VERSION,
+        older_versions=(1,),
         raises=FolderError,
     )
 
@@ -523,22 +543,6 @@ def _describe_damage(directory: Path) -> str:
     return f": {lines}, torn or changed since" if numbers else ""
 
 
-def describe_difference(stored: Comparison, new: Comparison) -> str | None:
-    """Describe what makes two comparisons different. None: the new one can continue the stored one."""
-    if other := describe_row_difference(stored, new.rows, new.seeds):
-        return other
-    if stored.data_hash != new.data_hash:
-        return "its data had other content"
-    if stored.versions != new.versions:
-        return "it ran other versions of the frameworks"
-    if stored.contestants != new.contestants:
-        return "its contestants had other interpreters or switches"
-    for name, before in stored.environments.items():
-        if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
-            return f"the environment of {name} has changed since: {changed}"
-    return code_or_machine_change((stored.code_hash, new.code_hash), (stored.machine, new.machine))
-
-
 def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
     """Describe how code or machine have changed since a record was made. None: its work can be resumed.
 
@@ -553,31 +557,6 @@ def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping
         if then.get(fact) != now.get(fact):
             return f"{fact} was {then.get(fact)} there and is {now.get(fact)} now"
     return None
-
-
-def describe_row_difference(
-    stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None
-) -> str | None:
-    """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""
-    if (stored_ids := _ids(stored.rows)) != (new_ids := _ids(rows)):
-        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(new_ids)}"
-    if not _keeps_seeds(stored, seeds):
-        return f"its seeds are {_seed_list(stored.seeds)}; asked for: {_seed_list(seeds)}"
-    for before, now in zip(stored.rows, rows, strict=True):
-        stored_fields, new_fields = flatten(before.spec.model_dump(mode="json")), flatten(now.spec.model_dump(mode="json"))
-        if any(
-            ignored_prefix is None or not name.startswith(ignored_prefix)
-            for name in _differing_fields(stored_fields, new_fields)
-        ):
-            return f"of {now.id}, {describe_differences(stored_fields, new_fields)}"
-    return None
-
-
-def _keeps_seeds(stored: Comparison, seeds: Sequence[int]) -> bool:
-    """Whether every repeat of a stored comparison keeps its seed, if it has these seeds from now on."""
-    if not stored.seeds or not seeds:
-        return not stored.seeds and not seeds
-    return all(stored.seeds[repeat % len(stored.seeds)] == seeds[repeat % len(seeds)] for repeat in range(stored.repeats))
 
 
 def describe_differences(stored_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> str | None:

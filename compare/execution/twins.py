@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import Any, Self
 
 from common.processes import signals
@@ -40,7 +40,7 @@ class Twins:
         cls,
         frameworks: Sequence[str] | None,
         words: Sequence[str],
-        in_file: Mapping[str, Any],
+        in_file: Sequence[Contestant],
         twins: Collection[str],
         *,
         has_other_interpreters: bool = False,
@@ -50,19 +50,18 @@ class Twins:
         Args:
             frameworks: values of `--frameworks`: twins, or contestants of the spec file. None: not given.
             words: values of `--contestant`.
-            in_file: `contestants` of the spec file. They are compared if the command line names none.
+            in_file: contestants of the spec file. They are compared if the command line names none.
             twins: names of the twins of this interpreter.
             has_other_interpreters: whether other interpreters run them all. Each says for itself which twins it has.
         """
-        file_contestants = [Contestant.from_fields(name, fields) for name, fields in in_file.items()]
         option_contestants = [Contestant.from_option(word) for word in words]
         names = [contestant.name for contestant in option_contestants]
         for duplicate in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
             raise SpecError(
                 f"Two contestants are named {duplicate}. Received: {' and '.join(words)}. Give each a name of its own."
             )
-        definitions = {contestant.name: contestant for contestant in (*file_contestants, *option_contestants)}
-        for contestant in (*file_contestants, *option_contestants):
+        definitions = {contestant.name: contestant for contestant in (*in_file, *option_contestants)}
+        for contestant in (*in_file, *option_contestants):
             if contestant.name != contestant.twin and (
                 contestant.name in twins or contestant.name in contestants.installed_twins()
             ):
@@ -72,7 +71,7 @@ class Twins:
                 known = (*twins, *contestants.installed_twins())
                 parse_choices(f"The twin of {contestant.name}", [contestant.twin], known)
         if frameworks is None and not option_contestants:
-            return cls([contestant.name for contestant in file_contestants] or twins, definitions.values())
+            return cls([contestant.name for contestant in in_file] or twins, definitions.values())
         selection = [*(frameworks or ()), *names]
         if has_other_interpreters:
             others = {name: Contestant.from_fields(name, {"twin": name}) for name in selection if name not in definitions}

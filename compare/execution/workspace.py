@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import filelock
 from pydantic import BaseModel
 
 from common.artifacts import atomic_files, records
+from common.frozen import Exact
 from common.machine import plain_file
+from common.machine.machine import Facts
 from compare.core.errors import FolderError
 from compare.execution import store
 from compare.execution.store import Comparison
@@ -29,13 +31,43 @@ _LOCK_FILE = ".lock"
 _LOCK_SECONDS = 1.0
 """Timeout of locking a folder. A command that only checks whether a folder is busy locks it for a moment."""
 
-_Work = TypeVar("_Work", bound=BaseModel | None)
-"""Type of a record of planned work, with `code_hash` and `machine`. None: the folder holds a report, which names no work."""
+
+class PlannedWork(Exact):
+    """Base of the records of planned work, which say what a results folder is for."""
+
+    code_hash: str
+    """Digest of the code, see `compare.execution.code_digest`."""
+    machine: Facts
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that must be equal to resume, besides code and machine. JSON-ready."""
+        return {}
+
+    def continued_by(self, new: Any) -> Self:
+        """Return the record to continue with in a folder that holds this one, if `new` is the same work."""
+        return self
+
+    def difference(self, new: Any) -> str | None:
+        """Describe what makes other work different. None: it can continue this one."""
+        return store.describe_differences(
+            store.flatten(self.identity()), store.flatten(new.identity())
+        ) or store.code_or_machine_change((self.code_hash, new.code_hash), (self.machine, new.machine))
+
+    def early_difference(self, early: Mapping[str, Any]) -> str | None:
+        """Describe how fields of the identity that are known already differ. None: they do not."""
+        identity = self.identity()
+        return store.describe_differences(
+            store.flatten({name: identity.get(name) for name in early}), store.flatten(dict(early))
+        )
+
+
+_Work = TypeVar("_Work", bound=PlannedWork | Comparison | None)
+"""Type of a record of planned work. None: the folder holds a report, which names no work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderKind(Generic[_Work]):
-    """A kind of results folder: how it is recognised, and when its work is the same."""
+    """A kind of results folder: how it is recognised, and what it records."""
 
     noun: str
     """Name of such results in messages, e.g. `tuning`."""
@@ -45,10 +77,6 @@ class FolderKind(Generic[_Work]):
     """Value of the file's field `kind`, if it has one."""
     record: type[_Work] | None = None
     """Model of the file, if it is the record of planned work."""
-    identity: Callable[[_Work], Mapping[str, Any]] = lambda work: {}
-    """Function that returns the fields that must be equal to resume, besides code and machine."""
-    merge: Callable[[_Work, _Work], _Work] = lambda stored, new: stored
-    """Function that returns the record to continue with, from (stored, new)."""
     has_started: Callable[[Path], bool] = lambda folder: True
     """Function that returns whether stored work has results. Other work may replace work that has none."""
     allowed: Collection[str] = ()
@@ -74,7 +102,7 @@ class FolderKind(Generic[_Work]):
             raise FolderError(f"{folder} {content} ({others[0]}). Choose an empty folder with {self.option}.")
         store.refuse_links(folder, self.subfolders)
         if early is not None and (stored := self._stored(folder)) is not None:
-            self.refuse_difference(folder, self._early_difference(stored, early))
+            self.refuse_difference(folder, stored.early_difference(early))
 
     def resume(self, folder: Path, new: _Work) -> _Work:
         """Return the record to continue with in a locked folder: `new`, or the stored one if it is the same work.
@@ -83,9 +111,9 @@ class FolderKind(Generic[_Work]):
         """
         self.check(folder)
         record = new
-        if (stored := self._stored(folder)) is not None:
-            self.refuse_difference(folder, self._difference(stored, new))
-            record = self.merge(stored, new)
+        if (stored := cast(Any, self._stored(folder))) is not None:
+            self.refuse_difference(folder, stored.difference(new))
+            record = stored.continued_by(new)
         atomic_files.remove_partial_files(folder)
         return record
 
@@ -114,23 +142,9 @@ class FolderKind(Generic[_Work]):
         except (OSError, ValueError, AttributeError):
             return False
 
-    def _early_difference(self, stored: _Work, early: Mapping[str, Any]) -> str | None:
-        identity = self.identity(stored)
-        return store.describe_differences(
-            store.flatten({name: identity.get(name) for name in early}), store.flatten(dict(early))
-        )
-
-    def _difference(self, stored: _Work, new: _Work) -> str | None:
-        """Describe what makes two works different. None: the new one can continue the stored one."""
-        stored_fields, new_fields = (store.flatten(dict(self.identity(work))) for work in (stored, new))
-        then, now = cast(Any, stored), cast(Any, new)
-        return store.describe_differences(stored_fields, new_fields) or store.code_or_machine_change(
-            (then.code_hash, now.code_hash), (then.machine, now.machine)
-        )
-
 
 class _ComparisonKind(FolderKind[Comparison]):
-    """The kind of a comparison's folder. Its early fields are `rows` as they are laid out, and `seeds`."""
+    """The kind of a comparison's folder."""
 
     def read(self, folder: Path) -> Comparison:
         return store.read_plan(folder)
@@ -138,18 +152,11 @@ class _ComparisonKind(FolderKind[Comparison]):
     def _is_in(self, folder: Path) -> bool:
         return (folder / store.PLAN_FILE).exists()  # reading it says what is wrong with it
 
-    def _early_difference(self, stored: Comparison, early: Mapping[str, Any]) -> str | None:
-        return store.describe_row_difference(stored, early["rows"], early["seeds"], ignored_prefix="framework_options.")
-
-    def _difference(self, stored: Comparison, new: Comparison) -> str | None:
-        return store.describe_difference(stored, new)
-
 
 COMPARISON = _ComparisonKind(
     noun="comparison",
     file=store.PLAN_FILE,
     record=Comparison,
-    merge=store.merge_plans,
     subfolders=(store.RUNS_FOLDER, store.PROOF_FOLDER),
 )
 

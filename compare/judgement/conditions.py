@@ -132,7 +132,7 @@ def division_statements(stored: StoredComparison, names: Mapping[str, str]) -> l
         names: row id: its name without the framework. Rows without one are left out.
     """
     pairs_by_division: dict[ComparisonDivision, list[str]] = {}
-    switches = {contestant.name: contestant.switches for contestant in stored.comparison.contestants}
+    switches = {contestant.name: contestant.switches for contestant in stored.comparison.settings.contestants}
     can_be_equalised = False
     for one, other in combinations(stored.comparison.rows, 2):
         if one.id in names and other.id in names and matrix.same_except_contestant(one, other):

@@ -29,11 +29,11 @@ def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
 def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Statement | None:
     """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
     comparison = stored.comparison
-    if (until := comparison.until) is None:
+    if (until := comparison.settings.until) is None:
         return None
     open_verdicts = undecided(verdicts)
     values: dict[str, JsonValue] = {
-        "repeats": comparison.repeats,
+        "repeats": comparison.settings.repeats,
         "questions": len(verdicts),
         "open": [_question(comparison, judged) for judged in open_verdicts],
         "smallest_effect": until.smallest_effect,
@@ -45,7 +45,7 @@ def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Stat
     if not open_verdicts:
         return Statement(kind="decided", level="info", values=values | {"some_ran_fewer": bool(comparison.left_out)})
     is_stuck = not any(is_hopeful(judged, comparison) for judged in open_verdicts)
-    can_go_on = comparison.repeats < until.most_repeats and not is_stuck
+    can_go_on = comparison.settings.repeats < until.most_repeats and not is_stuck
     return Statement(
         kind="not_decided",
         level="caution",

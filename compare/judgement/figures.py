@@ -205,7 +205,7 @@ def _to_target(place: int) -> Callable[[RunResult, Comparison], float | None]:
     """Return a function that gives the seconds (place 0) or epochs (1) of a run until the target accuracy."""
 
     def run_in(run: RunResult, comparison: Comparison) -> float | None:
-        target = comparison.target_accuracy
+        target = comparison.settings.target_accuracy
         reached = None if target is None else run_figures.time_to_accuracy(run, target)
         return reached[place] if reached else None
 
@@ -333,7 +333,7 @@ _FIGURES: list[Figure] = [
     Figure("target", "Time to the target accuracy over all repeats. None without a target.", row=row_values.target),
     Figure(
         "target_accuracy", "Validation accuracy whose time is asked for.", part_of="target",
-        run_in=lambda run, comparison: comparison.target_accuracy,
+        run_in=lambda run, comparison: comparison.settings.target_accuracy,
     ),
     Figure(
         "target_seconds", "Seconds of training, with the first step, until the target accuracy.", run_in=_to_target(0),

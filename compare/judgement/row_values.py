@@ -197,7 +197,7 @@ def accuracy_over_seeds(runs: RowRuns) -> Spread | None:
 
 
 def target(runs: RowRuns) -> Target | None:
-    results, accuracy = runs.results, runs.comparison.target_accuracy
+    results, accuracy = runs.results, runs.comparison.settings.target_accuracy
     if accuracy is None or runs.spec.part != "training":
         return None
     reached = [time_and_epochs for result in results if (time_and_epochs := time_to_accuracy(result, accuracy)) is not None]

@@ -74,7 +74,7 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
         if summary.is_parallel and summary.speedup_same_cores is not None
     ]
     named_ratios = [*((_pair_name(first, second), ratio) for first, second, ratio in pairs), *modes]
-    until = stored.comparison.until
+    until = stored.comparison.settings.until
     judged = verdicts(named_ratios, until.smallest_effect if until else None)
     contestants = [(first, second, judged_pair) for (first, second, _), judged_pair in zip(pairs, judged, strict=False)]
     return Family(contestants, {judged_mode.name: judged_mode for judged_mode in judged[len(pairs) :]})

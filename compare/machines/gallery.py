@@ -124,11 +124,11 @@ def _without_paths(compared: JudgedComparison) -> JudgedComparison:
 
     stored, plan = compared.stored, compared.stored.comparison
     environments = {name: without_path(environment) for name, environment in plan.environments.items()}
-    contestants = [
+    contestants = tuple(
         contestant.model_copy(update={"python": contestant.python and Path(contestant.python).name})
-        for contestant in plan.contestants
-    ]
-    comparison = plan.model_copy(update={"environments": environments, "contestants": contestants})
+        for contestant in plan.settings.contestants
+    )
+    comparison = plan.with_settings(contestants=contestants).model_copy(update={"environments": environments})
     runs = {
         row: {
             repeat: run.model_copy(update={"environment": run.environment and without_path(run.environment)})
@@ -198,7 +198,7 @@ def _table(entries: Sequence[GalleryEntry]) -> Table:
         Column("processor", "processor", pick=f"{plan}.machine.processor", fold=24),
         Column("cores", "cores", pick=lambda entry: max(row.spec.cores for row in entry.compared.stored.comparison.rows)),
         Column("versions", "versions", pick=versions, fold=24, wide=True),
-        Column("repeats", "repeats", pick=f"{plan}.repeats", wide=True),
+        Column("repeats", "repeats", pick=f"{plan}.settings.repeats", wide=True),
         Column("proof", "same training", pick=f"{plan}.headline"),
         Column("state", "status", pick=failures, fold=24),
         Column("answer", "answer", pick=lambda entry: wording.one_line(entry.answer), fold=40, wide=True),

@@ -18,9 +18,9 @@ from common.spec import Spec, SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.errors import LaunchError
-from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.execution import matrix
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.judgement.run_figures import times_in_doubt
@@ -44,7 +44,7 @@ MEASURED_STEPS = 20
 class PlanRequest:
     """The parsed options of the command line."""
 
-    settings: Preset
+    settings: ComparisonSettings
     twins: Twins
     machine: str
     """Path of a machine's file, or `machine_file.HERE`."""
@@ -256,15 +256,8 @@ def _format_speedup(resource: str, factor: float) -> str:
 def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
     """Run serial and the best layouts of each framework, interleaved, in fresh processes, for a few steps."""
     rows = measured_rows(plan, request.twins, every_mode=request.every_mode)
-    comparison_request = ComparisonRequest(
-        Preset(repeats=request.settings.repeats, replicas=request.settings.replicas),
-        request.twins,
-        None,
-        prove=False,
-        lay_out=lambda settings, contestants: list(rows),
-        oversubscribe=True,
-    )
-    outcome, _ = run.run_nested(comparison_request, folder)
+    settings = ComparisonSettings(repeats=request.settings.repeats, prove=False, oversubscribe=True)
+    outcome, _ = run.run_nested(ComparisonRequest(settings, rows, request.twins), folder)
     stored = outcome.stored
     plan.pairs = pair_measurements(
         plan, stored.comparison.rows, {row.id: list(finished_runs(stored, row).values()) for row in rows}

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 from common.artifacts.schema import RunResult
 from common.frozen import Frozen
 from common.machine import machine
-from common.machine.machine import Facts
 from compare.comparison import comparison_plan
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
@@ -22,7 +21,7 @@ from compare.execution import code_digest, executor, matrix, store
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
 from compare.planning.case import Case
@@ -38,7 +37,7 @@ MAX_FACTOR_ERROR = 0.1
 """Largest relative error of the factor by which a rank was slowed. Runs beyond it are left out."""
 
 
-class StragglerRecord(Frozen):
+class StragglerRecord(PlannedWork):
     """The request whose runs a folder holds."""
 
     kind: Literal["stragglers"] = "stragglers"
@@ -47,8 +46,15 @@ class StragglerRecord(Frozen):
     rows: list[Row]
     stragglers: list[tuple[float, bool]]
     repeats: int
-    code_hash: str
-    machine: Facts
+
+    def identity(self) -> dict[str, Any]:
+        """Numbers of steps follow from a prediction, and stay as they were."""
+        return {
+            "spec": self.spec,
+            "rows": [row.id for row in self.rows],
+            "slow ranks": [list(entry) for entry in self.stragglers],
+            "repeats": self.repeats,
+        }
 
 
 class SlowdownResult(Frozen):
@@ -187,19 +193,7 @@ def measure(
     return results
 
 
-def _identity(record: StragglerRecord) -> dict[str, Any]:
-    """Return the fields that must agree to resume. Numbers of steps follow from a prediction, and stay as they were."""
-    return {
-        "spec": record.spec,
-        "rows": [row.id for row in record.rows],
-        "slow ranks": [list(entry) for entry in record.stragglers],
-        "repeats": record.repeats,
-    }
-
-
-STRAGGLERS = FolderKind(
-    noun="measurement of stragglers", file=RECORD_FILE, kind="stragglers", record=StragglerRecord, identity=_identity
-)
+STRAGGLERS = FolderKind(noun="measurement of stragglers", file=RECORD_FILE, kind="stragglers", record=StragglerRecord)
 
 
 _RunsByRepeat = dict[int, RunResult]

@@ -20,8 +20,9 @@ from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_modes, require_distinct, split_names
 from compare.core.option_rules import AllExcept, Excludes
-from compare.core.presets import Preset
+from compare.core.option_types import Parsed
 from compare.execution import matrix, options, run_settings
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
@@ -82,7 +83,9 @@ def command(
     ] = "float64",
     data: Annotated[str, typer.Option(help=options.DATA)] = "digits",
     image_size: options.ImageSize = None,
-    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: as `run`.")] = None,
+    modes: Annotated[
+        tuple[str, ...] | None, Parsed(parse_modes), typer.Option(help=f"{options.MODES} Default: as `run`.")
+    ] = None,
     replicas: Annotated[int | None, typer.Option(min=2, help=f"{options.REPLICAS} Default: 2, or as the spec says.")] = None,
     compared: options.ContestantOptions,
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} Order, weights and augmentation.")] = 0,
@@ -108,24 +111,17 @@ def command(
 
     With --spec or --preset, prove what `run` with the same words times.
     """
-    console = Console(stderr=True)
-
-    def progress(text: str) -> None:
-        console.print(text, style="dim", highlight=False)
-
     if spec_file is not None or preset is not None:
         subject = _subject_of_run(compared, preset, spec_file, assignments or [], modes, replicas)
     else:
-        twins = compared.twins({})
         fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
         specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
-        modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
-        subject = _Subject(specs, twins, modes_to_prove, replicas or 2)
+        subject = _Subject(specs, compared.twins(()), modes or ComparisonSettings().modes, replicas or 2)
     if record is not None:
         _refuse_recording(subject, record)
     FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=(*spec.MODELS, *subject.models)).check(out)
     subject.refuse_switches()
-    how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": progress}
+    how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": _show_progress}
     if referee:
         return Outcome(_against_referee(subject, **how), out)
     if record is not None:
@@ -135,13 +131,17 @@ def command(
     return Outcome(_ladder(subject, steps, **how, remember=remember), out)
 
 
+def _show_progress(text: str) -> None:
+    Console(stderr=True).print(text, style="dim", highlight=False)
+
+
 @dataclass(frozen=True)
 class _Subject:
     """Trainings that are proved: models, or the rows that `run` times."""
 
     specs: list[Spec]
     twins: Twins
-    modes: list[str]
+    modes: Sequence[str]
     replicas: int
     rows: Sequence[Row] = ()
     """Rows of `run` with the same words. Empty: none are timed."""
@@ -169,18 +169,15 @@ def _subject_of_run(
     preset: str | None,
     spec_file: Path | None,
     assignments: list[str],
-    modes: str | None,
+    modes: tuple[str, ...] | None,
     replicas: int | None,
 ) -> _Subject:
     """Return what `run` times with the same words."""
     settings = run_settings.settings(preset, spec_file, {}, assignments)
     twins = compared.twins(settings.contestants)
-    modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
-    replicas = replicas or settings.replicas
-    rows = matrix.build_rows(
-        settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
-    )
-    return _Subject([rows[0].spec], twins, modes_to_prove, replicas or 2, rows)
+    settings = settings.updated(modes=modes, replicas=replicas)
+    rows = settings.build_rows(twins.contestants)
+    return _Subject([rows[0].spec], twins, settings.modes, settings.replicas, rows)
 
 
 def _refuse_recording(subject: _Subject, folder: Path) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from common.artifacts.schema import Environment, RunResult
-from common.frozen import Exact
 from common.machine import machine
-from common.machine.machine import Facts
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import statistics
 from compare.core.progress import Display
@@ -22,7 +20,7 @@ from compare.execution import launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.judgement import measurements, run_figures
 from compare.judgement.figures import times
 from compare.judgement.statement_words import unreliable_words
@@ -37,7 +35,7 @@ WASTED_PAIRS = 3
 """A test ends when so many pairs in a row do not count."""
 
 
-class Bisection(Exact):
+class Bisection(PlannedWork):
     """bisection.json: what is searched."""
 
     kind: str = KIND
@@ -49,10 +47,16 @@ class Bisection(Exact):
     metric: str
     threshold: float
     most_repeats: int
-    code_hash: str
-    machine: Facts
     distributions_hashes: list[str] = []
     """Hash of the distributions of each environment, or of the one that all commits run in."""
+
+    def identity(self) -> dict[str, Any]:
+        """A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other."""
+        fields = self.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
+        return fields | {"seeds": self.seeds[0]}
+
+    def continued_by(self, new: Any) -> Self:
+        return self.model_copy(update={"most_repeats": new.most_repeats, "seeds": new.seeds})
 
 
 @dataclass(frozen=True)
@@ -240,17 +244,7 @@ def search(
         return outcome.model_copy(update={"trials": trials})
 
 
-def _identity(record: Bisection) -> Mapping[str, Any]:
-    # A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other.
-    fields = record.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
-    return fields | {"seeds": record.seeds[0]}
-
-
-def _extend(stored: Bisection, requested: Bisection) -> Bisection:
-    return stored.model_copy(update={"most_repeats": requested.most_repeats, "seeds": requested.seeds})
-
-
-BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection, identity=_identity, merge=_extend)
+BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection)
 
 
 def _test_folder(folder: Path, candidates: Candidates, earlier: int, later: int) -> Path:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import UserError
-from compare.comparison import run
+from compare.comparison import run_options
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.errors import FolderError
@@ -131,7 +131,7 @@ def command(
             if environments is not None
             else partial(revisions.measure, revision or "", remake=remake)
         )
-        spec_request = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
+        spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
         settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
         folder = (out or store.new_folder("regress")).resolve()
         num_new_pairs = settings.repeats

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core.presets import Preset
-from compare.execution import matrix, run_settings
-from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
+from compare.execution import run_settings
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.twins import Twins
 
 _EPOCHS = 4
@@ -28,7 +26,7 @@ def build_settings(
     modes: str | None,
     repeats: int | None,
     usual_repeats: int,
-) -> Preset:
+) -> ComparisonSettings:
     """Build the settings from the options. Each pair of runs gets a seed of its own.
 
     Args:
@@ -44,20 +42,17 @@ def build_settings(
     return comparison_plan.with_seeds(settings, tuple(range(first, first + settings.repeats)), settings.repeats)
 
 
-def build_request(settings: Preset, twins: Twins, folder: Path, only: str | None, *, prove: bool = False) -> ComparisonRequest:
+def build_request(
+    settings: ComparisonSettings, twins: Twins, folder: Path, only: str | None, *, prove: bool = False
+) -> ComparisonRequest:
     """Build the request for the rows that `only` matches. None: all rows."""
-
-    def lay_out(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
-        all_rows = matrix.build_rows(settings.values, contestants, settings.modes, settings.replicas, settings.workers)
-        max_cores = {
-            row.contestant: max(other.spec.cores for other in all_rows if other.contestant == row.contestant)
-            for row in all_rows
-        }
-        # Serial on one core is only a reference for speed-ups, which are not judged here.
-        rows = [row for row in all_rows if row.spec.is_parallel or row.spec.cores == max_cores[row.contestant]]
-        chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(row.id, only)]
-        if not chosen:
-            raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")
-        return chosen
-
-    return ComparisonRequest(settings, twins, folder, prove=prove, lay_out=lay_out)
+    all_rows = settings.build_rows(twins.contestants)
+    max_cores = {
+        row.contestant: max(other.spec.cores for other in all_rows if other.contestant == row.contestant) for row in all_rows
+    }
+    # Serial on one core is only a reference for speed-ups, which are not judged here.
+    rows = [row for row in all_rows if row.spec.is_parallel or row.spec.cores == max_cores[row.contestant]]
+    chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(row.id, only)]
+    if not chosen:
+        raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")
+    return ComparisonRequest(settings.updated(prove=prove), chosen, twins, folder)

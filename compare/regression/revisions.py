@@ -21,7 +21,7 @@ from common.data import sources
 from common.machine import code_version, machine, plain_file
 from common.machine.private_folder import PrivateFolder
 from common.models import user_code
-from common.spec import SpecError
+from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import ComparisonRequest
 from compare.core.errors import LaunchError
@@ -216,7 +216,7 @@ def measure(revision: str, request: ComparisonRequest, out: Path, progress: Disp
     with ExitStack() as stack:
         workspace = stack.enter_context(Workspace.open(out, MEASUREMENT))
         progress.stage(PREPARING)
-        repository = repository_of(request.settings.values.get("model"))
+        repository = repository_of(request.rows[0].spec.model)
         base = stack.enter_context(checked_out(revision, repository))
         workspace.lock()
         head = comparison_plan.build_plan(with_absolute_path(request), progress)
@@ -227,8 +227,8 @@ def measure(revision: str, request: ComparisonRequest, out: Path, progress: Disp
         else:
             before, now = sides_of_model(base, revision, repository, head, request.twins.contestants)
         sides = {BASE: before, HEAD: now}
-        claim_folder(out, sides, {"revision": revision, "repeats": head.repeats, "proof": request.prove})
-        if request.prove:
+        claim_folder(out, sides, {"revision": revision, "repeats": head.settings.repeats, "proof": request.settings.prove})
+        if request.settings.prove:
             sides[HEAD] = replace(
                 now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, progress)})
             )
@@ -385,9 +385,9 @@ def measure_environments(
         progress.stage(PREPARING)
         workspace.lock()
         sides: dict[str, SideRunner] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, progress), strict=True))
-        mark = {"environments": list(pythons), "repeats": sides[HEAD].plan.repeats, "proof": request.prove}
+        mark = {"environments": list(pythons), "repeats": sides[HEAD].plan.settings.repeats, "proof": request.settings.prove}
         claim_folder(out, sides, mark)
-        if request.prove:
+        if request.settings.prove:
             proof = _proof_between(sides, request, out / HEAD, progress)
             sides[HEAD] = replace(sides[HEAD], plan=sides[HEAD].plan.model_copy(update={"proof": proof}))
             for side in sides.values():
@@ -401,7 +401,7 @@ def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, 
     both_sides = [
         contestant.model_copy(update={"name": f"{contestant.name}-{side}"})
         for side, runner in sides.items()
-        for contestant in runner.plan.contestants
+        for contestant in runner.plan.settings.contestants
     ]
     twins = request.twins.with_contestants(both_sides)
     rows = {
@@ -524,7 +524,7 @@ def run_interleaved(
         runs = _completed_pair(head, row, job.repeat, out)
         return bool(runs) and not any(needs_rerun(row, run) for run in runs)
 
-    planned = order(rows, head.repeats)
+    planned = order(rows, head.settings.repeats)
     left = remaining(planned, is_complete)
     num_planned, num_left = (sum(map(len, jobs)) // 2 for jobs in (planned, left))
     if num_left < num_planned:
@@ -543,7 +543,7 @@ def run_interleaved(
 
     def label(job: Job[SideRow]) -> str:
         (row, side), pair = job
-        return f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
+        return f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.settings.repeats})"
 
     def execute(job: Job[SideRow]) -> RunResult:
         (row, side), pair = job
@@ -595,7 +595,8 @@ def _rerun_rule(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[R
         runs = _completed_pair(plan, row, pair, out)
         return bool(runs) and not any(map(run_figures.times_in_doubt, runs))
 
-    undecided_rows = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
+    pairs = range(plan.settings.repeats)
+    undecided_rows = {row.id for row in rows if sum(is_reliable(row, pair) for pair in pairs) < VERDICT_PAIRS}
     return lambda row, run: row.id in undecided_rows and run_figures.disturbing_cores(run) is not None
 
 
@@ -669,11 +670,15 @@ def _known_fields(row: Row, known: dict[str, Any], revision: str) -> dict[str, A
 
 def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
     """A request with an absolute path to the data, which every checkout finds."""
-    source = request.settings.values.get("data", {}).get("source")
-    if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
+    source = request.rows[0].spec.data.source
+    if source in sources.NAMES or not Path(source).exists():
         return request
-    values = spec.overlay(request.settings.values, {"data.source": str(Path(source).resolve())})
-    return replace(request, settings=replace(request.settings, values=values))
+    data = {"source": str(Path(source).resolve())}
+
+    def with_source(run: Spec) -> Spec:
+        return run.with_fields(data=run.data.model_dump() | data)
+
+    return replace(request, rows=[row.model_copy(update={"spec": with_source(row.spec)}) for row in request.rows])
 
 
 def output(*arguments: str, at: Path | None = None) -> str:

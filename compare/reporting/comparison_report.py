@@ -47,6 +47,8 @@ from compare.reporting.document import (
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
+SCHEMA_VERSION = 1
+"""Version of the form of results.json, in which each setting is a field of the comparison."""
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Frames that are written as CSV beside the tables, for other tools."""
@@ -168,9 +170,10 @@ def _json_values(compared: JudgedComparison) -> dict[str, Any]:
     """Plan, proof, findings in words and as statements, and the result of every run."""
     stored, findings = compared.stored, compared.findings
     sentences = {subject: compared.in_words(statements) for subject, statements in findings.statements.items()}
+    comparison = stored.comparison.model_dump(exclude={"settings"}) | stored.comparison.settings.model_dump()
     return {
-        "schema_version": store.SCHEMA_VERSION,
-        "comparison": stored.comparison.model_dump(mode="python"),
+        "schema_version": SCHEMA_VERSION,
+        "comparison": comparison | {"schema_version": SCHEMA_VERSION},
         "findings": {**sentences, "comparable": findings.comparable, "verdicts": findings.verdicts},
         "statements": findings.statements,
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
@@ -268,9 +271,10 @@ def _repeats(compared: JudgedComparison) -> tuple[int, str]:
     comparison = compared.stored.comparison
     rows = [row for row in comparison.rows if row.unavailable is None]
     counts = sorted(len(compared.stored.runs[row.id]) for row in rows) or [0]
-    if comparison.repeats == 1 or all(len(compared.stored.runs[row.id]) >= len(comparison.repeats_of(row.id)) for row in rows):
-        return comparison.repeats, f"{comparison.repeats}"
-    return counts[0], f"{comparison.repeats} planned, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} made"
+    repeats = comparison.settings.repeats
+    if repeats == 1 or all(len(compared.stored.runs[row.id]) >= len(comparison.repeats_of(row.id)) for row in rows):
+        return repeats, f"{repeats}"
+    return counts[0], f"{repeats} planned, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} made"
 
 
 def _contents(pictures: Mapping[str, str], heat_maps: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -312,9 +316,10 @@ def sections(compared: JudgedComparison, folder: Path | None = None) -> list[tup
         folder: folder of the comparison, which advice names.
     """
     findings = compared.findings
+    compared_noun = "contestant" if compared.stored.comparison.settings.contestants else "framework"
     sections: list[tuple[str, list[Statement]]] = [
         ("Is it the same training?", findings.sameness),
-        (f"Which {'contestant' if compared.stored.comparison.contestants else 'framework'} is faster?", findings.contestants),
+        (f"Which {compared_noun} is faster?", findings.contestants),
         ("Which modes pay?", findings.modes),
         ("How sure is that?", findings.surety),
         ("How accurate, and how soon?", findings.scores),
@@ -339,9 +344,10 @@ def _settings(compared: JudgedComparison) -> str:
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
-    seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
+    settings = comparison.settings
+    seeds = f"seeds {', '.join(map(str, settings.seeds))}" if settings.seeds else f"seed {spec.seed}"
     repeat_words = _repeats(compared)[1]
-    repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(comparison.repeats, "repeat")
+    repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(settings.repeats, "repeat")
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}, {seeds}, {repeats}{part}"
 
@@ -399,7 +405,7 @@ def environment(compared: JudgedComparison) -> list[tuple[str, str]]:
             f"{contestant_environment.interpreter}, Python {contestant_environment.python}, {distributions} "
             f"({contestant_environment.distributions_hash[:12]}){f'; {libraries}' if libraries else ''}"
         )
-    for contestant_record in comparison.contestants:
+    for contestant_record in comparison.settings.contestants:
         switches = ", ".join(f"{name}={value}" for name, value in contestant_record.switches.items())
         ending = f", switches {switches}" if switches else ""
         facts[f"contestant {contestant_record.name}"] = f"twin {contestant_record.twin}{ending}"
@@ -442,10 +448,10 @@ def run_commands(compared: JudgedComparison, folder: Path) -> list[str]:
     lines: list[str] = []
     comparison = compared.stored.comparison
     for row in comparison.rows:
-        specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
+        specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.settings.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
             python = next(
-                (contestant.python for contestant in comparison.contestants if contestant.name == row.contestant), None
+                (contestant.python for contestant in comparison.settings.contestants if contestant.name == row.contestant), None
             )
             words = [python or PYTHON, "-m", *launch.module(row.framework), "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(wording.shell([*SUITE_ON_PATH, *words]))

@@ -96,8 +96,8 @@ def subject_parts(stored: StoredComparison) -> list[str]:
     comparison = stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
-    seeds = f", {wording.count(len(comparison.seeds), 'seed')}" if comparison.seeds else ""
-    repeats = wording.count(comparison.repeats, "repeat")
+    seeds = f", {wording.count(len(comparison.settings.seeds), 'seed')}" if comparison.settings.seeds else ""
+    repeats = wording.count(comparison.settings.repeats, "repeat")
     cores = max(row.spec.cores for row in comparison.rows)
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     wall_seconds = [run.phases.wall_seconds for run in runs if run.phases]
@@ -303,7 +303,7 @@ def _fair(
         if matrix.same_except_contestant(one, other):
             division = conditions.division(stored, one, other)
             kinds.setdefault(division.kind, []).append((one, other, division))
-    switches = {contestant.name: contestant.switches for contestant in stored.comparison.contestants}
+    switches = {contestant.name: contestant.switches for contestant in stored.comparison.settings.contestants}
     for kind, pairs in kinds.items():
         one, other, division = min(pairs, key=lambda pair: len(pair[2].differing))
         where = wording.listed(dict.fromkeys(short[row.id] for row, _, _ in pairs), MAX_NAMED)
@@ -479,7 +479,7 @@ def _next(
     if any(row_ratio.judged.disturbed for row_ratio in ratios):
         return [("again", wording.command(*resume, "--again", "disturbed"))]
     if any(not row_ratio.is_decided and row_ratio.judged.verdict != "no difference that matters" for row_ratio in ratios):
-        repeats = max(VERDICT_PAIRS, 2 * comparison.repeats if comparison.repeats >= VERDICT_PAIRS else 0)
+        repeats = max(VERDICT_PAIRS, 2 * comparison.settings.repeats if comparison.settings.repeats >= VERDICT_PAIRS else 0)
         return [("more repeats", wording.command(*resume, "--repeats", str(repeats)))]
     return []
 
@@ -502,7 +502,7 @@ def _remarks(
     ]
     accuracies = {summary.test.accuracy.median for summary in proved if summary.test.accuracy is not None}
     images = {summary.test_examples for summary in proved if summary.test_examples}
-    is_one_training = findings.comparable and not stored.comparison.seeds and not spec.optimizer.native
+    is_one_training = findings.comparable and not stored.comparison.settings.seeds and not spec.optimizer.native
     if len(accuracies) > 1 and len(images) == 1 and is_one_training and not _proof_failures(stored, summaries):
         remarks.append(
             "Accuracies of the same training may differ by rounding alone: "

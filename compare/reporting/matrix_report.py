@@ -86,7 +86,7 @@ def cell_verdicts(results: MatrixResults) -> list[CellVerdict]:
         if (compared := results.compared.get(cell.name)) is not None and compared.findings.comparable
         for first, second, judged in family(compared.stored, compared.summaries).contestants
     ]
-    until = results.plan.until
+    until = results.plan.settings.until
     named_ratios = [(f"{cell.name}: {first.id} against {second.id}", ratio) for cell, first, second, ratio in ratios]
     judged = verdicts(named_ratios, until.smallest_effect if until else None)
     return [
@@ -128,7 +128,7 @@ def report(results: MatrixResults, folder: Path, out: Path | None = None) -> Rep
         ],
         marks=[
             Mark("Comparisons with results", f"{done} of {len(plan.cells)}", "good" if done == len(plan.cells) else "warn"),
-            Mark("Repeats", str(plan.repeats), "good" if any(verdict.is_decided for verdict in pair_verdicts) else ""),
+            Mark("Repeats", str(plan.settings.repeats), "good" if any(verdict.is_decided for verdict in pair_verdicts) else ""),
         ],
         findings=[
             ("Who wins where?", [*_sentences(pair_verdicts), *_machine_caution(results)]),
@@ -167,7 +167,10 @@ def _screen(results: MatrixResults, pair_verdicts: Sequence[CellVerdict], failur
     headlines = Counter(compared.stored.comparison.headline for compared in results.compared.values())
     table = winners_table(plan, pair_verdicts)
     return Screen(
-        subject=[f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}", wording.count(plan.repeats, "repeat")],
+        subject=[
+            f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}",
+            wording.count(plan.settings.repeats, "repeat"),
+        ],
         answers=[
             Paragraph("Faster", _winner_sentences(pair_verdicts)),
             Paragraph(

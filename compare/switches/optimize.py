@@ -13,7 +13,6 @@ import typer
 
 from common import spec
 from common.data import sources
-from common.frozen import Frozen
 from common.machine import machine, rates
 from common.machine.machine import Facts
 from common.machine.rates import Rates
@@ -28,7 +27,7 @@ from compare.core.progress import Display
 from compare.execution import best_switches, code_digest, contestants, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
 from compare.execution.twins import Twins
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -48,16 +47,17 @@ LADDER = "ladder"
 """Name of the files with the ladder of each framework, in the framework's folder."""
 
 
-class SearchRecord(Frozen):
+class SearchRecord(PlannedWork):
     """The plan of the search in a folder. Another search cannot resume in the folder."""
 
     request: SearchRequest
     frameworks: list[str]
-    code_hash: str
-    machine: Facts
     versions: dict[str, dict[str, str]]
     rates: Rates | None
     """Rates of the machine when the search began."""
+
+    def identity(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", include={"request", "frameworks", "versions"})
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,7 @@ def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], 
     )
 
 
-def _identity(record: SearchRecord) -> dict[str, Any]:
-    return record.model_dump(mode="json", include={"request", "frameworks", "versions"})
-
-
-SEARCH = FolderKind(noun="search", file=RECORD_FILE, record=SearchRecord, identity=_identity)
+SEARCH = FolderKind(noun="search", file=RECORD_FILE, record=SearchRecord)
 
 
 def _store(

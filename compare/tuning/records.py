@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from common.frozen import Frozen
-from common.machine.machine import Facts
 from compare.execution import launch
 from compare.execution.matrix import FileName
+from compare.execution.workspace import PlannedWork
 from compare.tuning import search_space
 from compare.tuning.search_space import Space
 
@@ -67,12 +67,16 @@ class Tuning(Frozen):
         """Check the space and return it."""
         return search_space.check_space(self.space, self.values, self.space_name)
 
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that must be equal to resume. The number of repeats may grow."""
+        return self.model_dump(mode="json", exclude={"repeats"})
+
     def trials_of(self, space: Space) -> int:
         """Return the number of trials of each search. A grid has at most as many as it has points."""
         return min(self.trials, search_space.grid_size(space)) if self.sampler == "grid" else self.trials
 
 
-class TuningPlan(Frozen):
+class TuningPlan(PlannedWork):
     """Contents of tuning.json: what is tuned, and on what."""
 
     schema_version: int = SCHEMA_VERSION
@@ -90,9 +94,14 @@ class TuningPlan(Frozen):
     data_notes: list[str] = []
     train_examples: int
     validation_examples: int
-    code_hash: str
     versions: dict[str, dict[str, str]]
-    machine: Facts
+
+    def identity(self) -> dict[str, Any]:
+        return self.settings.identity() | {"budget": self.budget, "data": self.data_hash, "versions": self.versions}
+
+    def continued_by(self, new: Any) -> Self:
+        repeats = max(self.settings.repeats, new.settings.repeats)
+        return self.model_copy(update={"settings": new.settings.model_copy(update={"repeats": repeats})})
 
 
 class TunedTrial(Frozen):

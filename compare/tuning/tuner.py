@@ -34,7 +34,7 @@ LOGS_FOLDER = "logs"
 
 def open_workspace(settings: Tuning, folder: Path) -> AbstractContextManager[Workspace[TuningPlan]]:
     """Open the folder of a tuning with these settings."""
-    return Workspace.open(folder, TUNING, early=_settings_identity(settings))
+    return Workspace.open(folder, TUNING, early=_without_password(settings).identity())
 
 
 def tune(settings: Tuning, workspace: Workspace[TuningPlan], serving: Serving = servers.serving) -> TuningRecord:
@@ -170,23 +170,9 @@ def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Sp
     return plan, space, {row.contestant: {**values, "framework_options": row.spec.framework_options} for row in rows}
 
 
-def _identity(plan: TuningPlan) -> dict[str, Any]:
-    """Return the values that must be the same for a tuning to be resumed, besides code and machine."""
-    return _settings_identity(plan.settings) | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
-
-
-def _settings_identity(settings: Tuning) -> dict[str, Any]:
-    return _without_password(settings).model_dump(mode="json", exclude={"repeats"})
-
-
 def _without_password(settings: Tuning) -> Tuning:
     """Return the settings as a plan holds them, without the password of the storage."""
     return settings.model_copy(update={"storage": settings.storage and optuna_study.masked(settings.storage)})
-
-
-def _with_more_repeats(stored: TuningPlan, requested: TuningPlan) -> TuningPlan:
-    repeats = max(stored.settings.repeats, requested.settings.repeats)
-    return stored.model_copy(update={"settings": requested.settings.model_copy(update={"repeats": repeats})})
 
 
 TUNING = FolderKind(
@@ -194,8 +180,6 @@ TUNING = FolderKind(
     file=PLAN_FILE,
     kind=KIND,
     record=TuningPlan,
-    identity=_identity,
-    merge=_with_more_repeats,
     allowed=(LOGS_FOLDER,),
 )
 

@@ -16,15 +16,16 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Choice
-from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
 from compare.evaluation import final_training
 from compare.evaluation.scoring import EvaluationRecord
 from compare.execution import launch, options, signing, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.twins import Twins
@@ -33,7 +34,7 @@ from compare.papers import cells, claims, curves, schema
 from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.papers.local_results import LocalResults
 from compare.papers.local_results import reproduce_command as command_of
-from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, PaperTraining, ReproductionPlan, ReproductionSetting, build_plan
+from compare.papers.plan import AS_IT_WAS, CORRECTED, PaperTraining, ReproductionPlan, ReproductionSetting, build_plan
 from compare.papers.schema import SCALES, SMOKE, Paper, Scale
 from compare.reporting import comparison_report, plots
 from compare.reporting.document import Mark, Report, Section
@@ -179,16 +180,12 @@ def _steps(plan: ReproductionPlan) -> list[WorkflowStep[ReproductionPlan]]:
     return [step for step in steps if step]
 
 
-def _request(twins: Twins, training: PaperTraining, folder: Path) -> run.ComparisonRequest:
-    settings = Preset(replicas=REPLICAS, repeats=training.repeats, seeds=training.seeds)
-    return run.ComparisonRequest(
-        settings,
-        twins.only(dict.fromkeys(row.contestant for row in training.rows)),
-        folder,
-        prove=training.prove,
-        lay_out=lambda settings, contestants: training.rows,
-        oversubscribe=training.oversubscribe,
+def _request(twins: Twins, training: PaperTraining, folder: Path) -> ComparisonRequest:
+    settings = ComparisonSettings(
+        repeats=training.repeats, seeds=training.seeds, prove=training.prove, oversubscribe=training.oversubscribe
     )
+    compared = twins.only(dict.fromkeys(row.contestant for row in training.rows))
+    return ComparisonRequest(settings, training.rows, compared, folder)
 
 
 def _plan_step(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> StepResult:

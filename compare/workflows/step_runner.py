@@ -16,13 +16,12 @@ from common.artifacts import records, results
 from common.data.sources import DataRefused, synthetic_leaves
 from common.frozen import Exact
 from common.machine import machine
-from common.machine.machine import Facts
 from compare.core import exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, contestants, signing, store
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
 from compare.reporting.screen import Paragraph, caution_count
@@ -74,7 +73,7 @@ class WorkflowStep(Generic[Subject]):
     """Whether the step only reads the other steps' results. It then runs each time, because they may have changed."""
 
 
-class StepsRecord(Exact):
+class StepsRecord(PlannedWork):
     """Contents of `<kind>.json`: the steps and their settings."""
 
     schema_version: int = SCHEMA_VERSION
@@ -84,8 +83,9 @@ class StepsRecord(Exact):
     argv: list[str]
     settings: dict[str, Any]
     """All settings that identify the run of the steps."""
-    code_hash: str
-    machine: Facts
+
+    def identity(self) -> dict[str, Any]:
+        return self.settings
 
     @classmethod
     def create(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
@@ -127,7 +127,6 @@ def folder_kind(kind: str) -> FolderKind[StepsRecord]:
         file=f"{kind}.json",
         kind=kind,
         record=StepsRecord,
-        identity=lambda record: record.settings,
         has_started=lambda folder: any(folder.glob(f"*/{STEP_FILE}")),
     )
 

@@ -15,10 +15,10 @@ from common.models import architectures
 from common.spec import Spec, SpecError
 from common.spec.errors import format_value
 from compare.core.option_parsing import parse_choices
-from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import EvaluationSettings
 from compare.execution import contestants, launch
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
@@ -50,7 +50,7 @@ class Normalise(Frozen):
 class Pretrain(Frozen):
     """Settings of the comparison of serial with parallel training."""
 
-    modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] = ComparisonSettings().modes
     replicas: _AtLeast2 = 2
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1

@@ -9,13 +9,14 @@ from pathlib import Path
 from common.data import sources
 from common.data.sources import DatasetDescription
 from compare.comparison import comparison_plan, run
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
-from compare.core.presets import Preset
 from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EvaluationSettings
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.twins import Twins
 from compare.execution.workspace import Workspace
 from compare.reporting import comparison_report, document, proof_tables
@@ -140,7 +141,7 @@ def _pretrain(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     return comparison_step(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
 
 
-def comparison_step(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
+def comparison_step(request: ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
     """Run a comparison as a step with that name."""
     comparison, code = run.run_nested(request, folder)
     return StepResult(comparison_section(comparison, folder, name=name, title=title), exit_code=code)
@@ -158,12 +159,12 @@ _COMPARISON_TABLES = ("comparison", "accuracy", "speedup", "phases", "time_to_ac
 """Tables of a comparison that a study's report shows. Its own report has all."""
 
 
-def _request(study: Study, folder: Path) -> run.ComparisonRequest:
-    pretrain = study.pretrain
-    settings = Preset(
+def _request(study: Study, folder: Path) -> ComparisonRequest:
+    pretrain, twins = study.pretrain, Twins(study.frameworks)
+    settings = ComparisonSettings(
         values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
-    return run.ComparisonRequest(settings, Twins(study.frameworks), folder, prove=True)
+    return ComparisonRequest(settings, settings.build_rows(twins.contestants), twins, folder)
 
 
 def _section(

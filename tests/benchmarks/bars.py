@@ -33,11 +33,11 @@ from rich.table import Table
 
 from common import spec
 from compare.comparison import run
-from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, MeanEstimate, Ratio, mean_difference, paired_ratio
 from compare.core.verdict_words import interval_words
 from compare.execution import launch
 from compare.execution.best_switches import BestSwitches
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.interleaving import turn
 from compare.execution.store import StoredComparison
 from compare.execution.twins import Twins
@@ -320,10 +320,9 @@ def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
 
 def _modes(frameworks: list[str], pairs: int, folder: Path) -> StoredComparison:
     modes = ("serial", "data_parallel", "multi_process", "model_averaging")
-    request = run.ComparisonRequest(
-        Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), Twins(frameworks), folder, prove=False
-    )
-    made, _ = run.run_nested(request, folder)
+    settings = ComparisonSettings(values=SETTINGS | {"epochs": 2}, modes=modes, repeats=pairs, prove=False)
+    twins = Twins(frameworks)
+    made, _ = run.run_nested(run.ComparisonRequest(settings, settings.build_rows(twins.contestants), twins), folder)
     return made.stored
 
 

@@ -41,7 +41,7 @@ from common.models import architectures, weights
 from common.models.weights import WeightsError
 from common.spec import SpecError, plain_values
 from compare.core.errors import FolderError
-from compare.execution import contestants, matrix, run_settings, store
+from compare.execution import contestants, run_settings, store
 from compare.execution.store import flatten
 from compare.papers import schema
 from compare.regression import history
@@ -176,9 +176,7 @@ def plan_a_comparison(path: Path | None, asked: list[str]) -> None:
         chosen = run_settings.settings(None, path, {}, asked)
         for mode in (*chosen.modes, "hybrid_tensor", "parameter_server"):
             with refused_at_most():
-                matrix.build_rows(
-                    chosen.values, contestants.resolve(["pytorch"]), [mode], chosen.replicas, chosen.workers, chosen.levels
-                )
+                chosen.updated(modes=(mode,)).build_rows(contestants.resolve(["pytorch"]))
 
 
 @contextmanager

@@ -112,4 +112,4 @@ def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.Monk
             place = words.index("--repeats") + 1
             words[place] = str(int(words[place]) - 4)
         convtwins(*words).succeeded()
-    assert store.read_plan(Path("results/first")).repeats == 4
+    assert store.read_plan(Path("results/first")).settings.repeats == 4

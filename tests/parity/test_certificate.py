@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from common.machine import machine
-from compare.comparison import comparison_plan
 from compare.execution import launch, matrix, run_settings
 from compare.execution.twins import Twins
 from compare.proof import ladder
@@ -213,7 +212,7 @@ def test_a_spec_file_is_proved_as_run_times_it(
     settings = run_settings.settings(None, path, {}, list(words[1::2]))
     compared = Twins(["pytorch", "tensorflow"])
     rows = matrix.check_rows(
-        comparison_plan.ComparisonRequest(settings, compared, None, prove=True).lay_out(settings, compared.contestants),
+        settings.build_rows(compared.contestants),
         {name: twins.describe(name) for name in compared.names},
         compared.contestants,
     )

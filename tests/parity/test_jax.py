@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="JAX and its twin cannot 
 
 
 def twins() -> Twins:
-    return Twins.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
+    return Twins.choose(["pytorch"], [f"jax=jax@{PYTHON}"], (), launch.FRAMEWORKS)
 
 
 def _proved(tmp_path: Path, model: str, steps: int, modes: list[str]) -> ladder.Proof:

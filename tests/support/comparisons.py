@@ -16,6 +16,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, Profile
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row, Unavailable
 from compare.execution.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
 
@@ -121,7 +122,7 @@ def comparison(rows: list[Row], repeats: int = 1, proof: ProofRecord | None = No
         argv=["run"],
         code_hash="0" * 64,
         rows=rows,
-        repeats=repeats,
+        settings=ComparisonSettings(repeats=repeats),
         data_name="digits",
         data_hash="data",
         versions={"pytorch": {"torch": "2.0"}, "tensorflow": {"tensorflow": "2.1"}},
@@ -208,8 +209,8 @@ def observed() -> StoredComparison:
     stored = repeated()
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=10**5)
     rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
-    facts = {"seeds": [0, 1, 2, 3, 4], "target_accuracy": 0.75, "work": counted, "rates": rates}
-    plan = stored.comparison.model_copy(update=facts)
+    facts = {"settings__seeds": (0, 1, 2, 3, 4), "settings__target_accuracy": 0.75, "work": counted, "rates": rates}
+    plan = with_fields(stored.comparison, **facts)
     for row in plan.rows:
         for repeat, result in stored.runs[row.id].items():
             noise = Noise(load_start=1.0 + repeat, load_end=2.0, frequency_end_mhz=3000.0 - repeat, cores_stolen=0.01)
@@ -458,7 +459,7 @@ def results_folder(
     rows = rows or [row(framework) for framework in seconds]
     modes = {framework: {"serial": verdict} for framework in seconds} if verdict else {}
     proof = ProofRecord(verdict=verdict, sentence="Losses agree.", mode_verdicts=modes) if verdict else None
-    fields = {"created_at": created_at, "machine": MACHINE | (machine or {}), "seeds": list(seeds), **plan}
+    fields = {"created_at": created_at, "machine": MACHINE | (machine or {}), "settings__seeds": tuple(seeds), **plan}
     stored = with_fields(comparison(list(rows), repeats=len(noise), proof=proof), **fields)
     write_plan(path, stored)
     accuracies = [accuracy] * len(noise) if isinstance(accuracy, int | float) else accuracy

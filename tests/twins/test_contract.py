@@ -23,7 +23,7 @@ QUICK = ("describe", "models", pytest.param("bad input", marks=pytest.mark.share
 def twins(framework: str) -> Twins:
     """The twin. JAX has an environment of its own, or the test is skipped."""
     if framework == "jax":
-        return Twins.choose(None, [f"jax=jax@{jax_environment.require()}"], {}, launch.FRAMEWORKS)
+        return Twins.choose(None, [f"jax=jax@{jax_environment.require()}"], (), launch.FRAMEWORKS)
     return Twins([framework])
 
 

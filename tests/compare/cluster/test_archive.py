@@ -25,7 +25,13 @@ def plan(tmp_path: Path) -> MatrixPlan:
 
 
 def matrix(rows: Any) -> MatrixPlan:
-    own = {"created_at": "2026-01-01T00:00:00+00:00", "argv": ["run"], "code_hash": "0", "machine": {}, "repeats": 5}
+    own = {
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "argv": ["run"],
+        "code_hash": "0",
+        "machine": {},
+        "settings": {"repeats": 5},
+    }
     return MatrixPlan.model_validate({**own, "on": "tcp://h:1", "cells": [{"name": "one", "labels": {}, "rows": rows}]})
 
 

@@ -61,7 +61,7 @@ def test_only_what_is_missing_is_submitted_where_it_was_begun(
         done = convtwins("run", "--resume", out, *changed, "--json").succeeded()
         assert len(cluster.jobs) == 2 * len(expected)
     assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
-    assert cells.read(out).on == "slurm" and store.read_plan(out / "resnet18").repeats == 2
+    assert cells.read(out).on == "slurm" and store.read_plan(out / "resnet18").settings.repeats == 2
 
 
 def test_a_single_comparison_is_a_matrix_of_one_job(cluster: Cluster, tmp_path: Path) -> None:

@@ -67,7 +67,13 @@ def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_pa
     """Planted: twenty cells without a difference beside one whose p is small among its own few comparisons."""
     rows = comparisons.repeated().comparison.rows
     plan = cells.MatrixPlan.model_validate(
-        {"created_at": "2026-01-01T00:00:00+00:00", "argv": ["run"], "code_hash": "0", "machine": {}, "repeats": 5}
+        {
+            "created_at": "2026-01-01T00:00:00+00:00",
+            "argv": ["run"],
+            "code_hash": "0",
+            "machine": {},
+            "settings": {"repeats": 5},
+        }
         | {"cells": [{"name": f"c{n}", "labels": {"data": str(n)}, "rows": rows} for n in range(21)]}
     )
     (tmp_path / cells.PLAN_FILE).touch()

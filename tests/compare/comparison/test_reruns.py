@@ -243,7 +243,7 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
         patch.setattr(ladder, "prove_rows", killed)  # here Ctrl-C comes
         plan = store.read_plan(folder)
         argv = [word for word in plan.argv if word != "--no-proof"]
-        store.write_plan(folder, comparisons.with_fields(plan, prove=True, argv=argv))
+        store.write_plan(folder, comparisons.with_fields(plan, settings__prove=True, argv=argv))
         assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code == 130
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)

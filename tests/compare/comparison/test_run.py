@@ -19,8 +19,8 @@ from common.artifacts import results
 from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
-from compare.core.presets import Preset
 from compare.execution import executor, launch, run_settings, store, workspace
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
@@ -213,7 +213,7 @@ def test_more_repeats_are_added_to_the_same_comparison_and_rates_of_the_machine_
 
 def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
     stored = comparisons.repeated(5).comparison
-    more = comparisons.with_fields(stored, argv=["run", "--resume", "out", "--repeats", "10"], repeats=10)
+    more = comparisons.with_fields(stored, argv=["run", "--resume", "out", "--repeats", "10"], settings__repeats=10)
     for argv in (["run", "--repeats", "5", "--data", "x"], ["run", "--repeats=5", "--data", "x"], ["run", "--data", "x"]):
         store.write_plan(tmp_path, comparisons.with_fields(stored, argv=argv))
         assert COMPARISON.resume(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
@@ -226,7 +226,7 @@ def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
     out = tmp_path / "out"
     done = compare_quick(out, "--seed", "7", "--seeds", "3,1", "--repeats", "3", "--json").succeeded()
     stored = store.read(out)
-    assert stored.comparison.seeds == done.json["comparison"]["seeds"] == [3, 1]
+    assert list(stored.comparison.settings.seeds) == done.json["comparison"]["seeds"] == [3, 1]
     for repeats in stored.runs.values():
         seeds = {repeat: (run.spec.seed, run.spec.data.seed) for repeat, run in repeats.items()}
         assert seeds == {0: (3, 7), 1: (1, 7), 2: (3, 7)}
@@ -521,7 +521,8 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    request = run.ComparisonRequest(Preset({"cores": 2}, ("serial",)), Twins(["left", "right"]), None, prove=False)
+    settings, twins = ComparisonSettings(values={"cores": 2}, modes=("serial",), prove=False), Twins(["left", "right"])
+    request = run.ComparisonRequest(settings, settings.build_rows(twins.contestants), twins)
     behave(fake_twins, right__serial__1="stop")
     with pytest.raises(Interrupted) as raised:
         run.run_nested(request, out)

@@ -13,10 +13,10 @@ from common.spec import SpecError
 from compare.comparison import scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_rows import Kind
 from compare.core import scaling_laws, statistics
-from compare.core.presets import Preset
 from compare.core.scaling_laws import LinkModel
 from compare.core.statistics import paired_ratio
 from compare.execution import store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.reporting import comparison_report
 from tests.compare.conftest import behave
@@ -264,7 +264,7 @@ def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins:
 def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(fake_twins: pytest.MonkeyPatch) -> None:
     """Each has four cores."""
     values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
-    settings = Preset(values, ("multi_process",), replicas=2)
+    settings = ComparisonSettings(values=values, modes=("multi_process",))
     rows = {
         row.id: row.spec
         for row in scaling_rows.build_rows(settings, [Contestant.plain("left")], sizes=(2, 6), kinds=("strong",))

@@ -10,9 +10,9 @@ from scipy import special
 
 from compare.comparison import selftest
 from compare.core import alpha_spending, scaling_laws, statistics
-from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
-from compare.execution import contestants, launch, matrix, store
+from compare.execution import contestants, launch, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.store import StoredComparison
 from compare.judgement.summary import family, summarize
@@ -101,9 +101,8 @@ def test_an_honest_test_passes_with_few_trials_too(seed: int) -> None:
 
 
 def test_the_family_of_the_simulation_is_that_of_a_default_run() -> None:
-    rows = matrix.build_rows(
-        {"cores": 2, "epochs": 2}, contestants.resolve(launch.FRAMEWORKS), Preset().modes, Preset().replicas
-    )
+    settings = ComparisonSettings(values={"cores": 2, "epochs": 2})
+    rows = settings.build_rows(contestants.resolve(launch.FRAMEWORKS))
     stored = comparisons.of_rows(rows, 4.0, 5)
     assert len(family(stored, summarize(stored)).judged) == selftest.FAMILY
 
@@ -137,7 +136,7 @@ def trials(slower: float, equal: float = 1.0) -> JudgedComparison:
 
 def measured(seconds: Sequence[Sequence[float]]) -> JudgedComparison:
     """The trials' first rows with these seconds of an epoch, by repeat."""
-    rows = selftest.rows(Preset(values=selftest.VALUES), [Contestant.plain("pytorch")])[: len(seconds)]
+    rows = selftest.rows(selftest.VALUES, [Contestant.plain("pytorch")])[: len(seconds)]
     runs = {
         row.id: {repeat: comparisons.good(row, time, repeat) for repeat, time in enumerate(times)}
         for row, times in zip(rows, seconds, strict=True)
@@ -147,7 +146,7 @@ def measured(seconds: Sequence[Sequence[float]]) -> JudgedComparison:
 
 
 def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
-    first, second, slower = selftest.rows(Preset(values=selftest.VALUES), [Contestant.plain("pytorch")])
+    first, second, slower = selftest.rows(selftest.VALUES, [Contestant.plain("pytorch")])
     assert first.spec == second.spec and first.id != second.id
     assert slower.spec.data.limit is not None and first.spec.data.limit is not None
     assert slower.spec.data.limit / first.spec.data.limit == pytest.approx(selftest.SLOWDOWN)

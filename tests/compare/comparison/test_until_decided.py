@@ -131,7 +131,7 @@ def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPat
     convtwins("run", *ASKED, "--repeats", "2", "--out", tmp_path / "out").succeeded()
     assert decided("--resume", tmp_path / "out", "--until-decided")[0] == 5
     plan = store.read_plan(tmp_path / "out")
-    assert plan.until == UntilDecided()
+    assert plan.settings.until == UntilDecided()
     assert plan.argv[-5:] == ["--until-decided", "--most-repeats", "30", "--smallest-effect", "0.05"]
 
 
@@ -149,7 +149,7 @@ def test_a_spec_file_names_the_same_fields_and_options_come_before_it(fake_twins
     values = {"until_decided": True, "most_repeats": 12, "smallest_effect": "3%", "cores": 1}
     file = trees.write(tmp_path, {"run.yaml": values}) / "run.yaml"
     decided("--spec", file, *ASKED, "--most-repeats", "9", "--out", tmp_path / "out")
-    assert store.read_plan(tmp_path / "out").until == UntilDecided(most_repeats=9, smallest_effect=0.03)
+    assert store.read_plan(tmp_path / "out").settings.until == UntilDecided(most_repeats=9, smallest_effect=0.03)
 
 
 def test_a_dry_run_says_how_many_repeats_there_may_be(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

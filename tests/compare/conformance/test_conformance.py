@@ -204,7 +204,7 @@ def tried(trial: TwinUnderTest, check: str) -> list[str]:
 @pytest.mark.slow
 def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], TwinUnderTest]) -> None:
     trial = plant("")
-    assert Twins.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS).names == ["pytorch", "planted"]
+    assert Twins.choose(["pytorch", "planted"], [], (), launch.FRAMEWORKS).names == ["pytorch", "planted"]
     assert tried(trial, "describe") == []
     assert tried(trial, "training") == []
     assert len({code_digest.compute(contestants.resolve([name]), "simple_cnn") for name in ("planted", "pytorch")}) == 2
@@ -354,9 +354,9 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], TwinUnderTest]) -> None:
     with refused(SpecError, received="plantd", fix="planted"):
-        Twins.choose(["plantd"], [], {}, launch.FRAMEWORKS)
+        Twins.choose(["plantd"], [], (), launch.FRAMEWORKS)
     other = Path(os.path.realpath(sys.executable))
-    twins = Twins.choose(None, [f"third=third@{other}"], {}, launch.FRAMEWORKS)
+    twins = Twins.choose(None, [f"third=third@{other}"], (), launch.FRAMEWORKS)
     with refused(LaunchError, names=("no twin third", "entry point third")):
         twins.describe("third")
 

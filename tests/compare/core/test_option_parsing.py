@@ -1,5 +1,6 @@
-from common.spec import SpecError
+from common.spec import LEVELS, SpecError
 from compare.core import option_parsing
+from compare.core.option_types import Names
 from tests.support.refusals import refused
 
 
@@ -11,4 +12,4 @@ def test_words_keep_their_order_and_empty_ones_are_passed_over() -> None:
 
 def test_an_unknown_level_of_switches_is_refused() -> None:
     with refused(SpecError, received="'quick'", fix=["plain", "usual", "closed", "best"]):
-        option_parsing.parse_levels("quick")
+        Names(LEVELS).parse("--switches", "quick")

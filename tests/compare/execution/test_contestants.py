@@ -94,13 +94,13 @@ def test_a_word_of_another_form_is_refused(word: str) -> None:
 )
 def test_a_name_or_switch_that_cannot_be_is_refused_by_name(word: str, parts: dict[str, Any]) -> None:
     with refused(SpecError, **parts):
-        Twins.choose(None, [word], {}, TWINS)
+        Twins.choose(None, [word], (), TWINS)
 
 
 def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants() -> None:
-    in_file = {"old": {"twin": "pytorch", "python": "/old/bin/python"}, "new": {"twin": "pytorch"}}
-    assert Twins.choose(None, [], {}, TWINS).names == ["pytorch", "tensorflow"]
-    assert Twins.choose(["tensorflow"], [], {}, TWINS).names == ["tensorflow"]
+    in_file = [Contestant(name="old", twin="pytorch", python="/old/bin/python"), Contestant(name="new", twin="pytorch")]
+    assert Twins.choose(None, [], (), TWINS).names == ["pytorch", "tensorflow"]
+    assert Twins.choose(["tensorflow"], [], (), TWINS).names == ["tensorflow"]
     assert Twins.choose(None, [], in_file, TWINS).names == ["old", "new"]
     assert Twins.choose(["new", "tensorflow"], [], in_file, TWINS).names == ["new", "tensorflow"]
     assert Twins.choose(None, ["mine=pytorch"], in_file, TWINS).names == ["mine"]
@@ -124,7 +124,7 @@ def test_two_of_one_name_and_unknown_twins_are_refused(
     frameworks: list[str] | None, words: list[str], parts: dict[str, Any]
 ) -> None:
     with refused(SpecError, **parts):
-        Twins.choose(frameworks, words, {}, TWINS)
+        Twins.choose(frameworks, words, (), TWINS)
 
 
 def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
@@ -139,10 +139,10 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
 
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
     with refused(SpecError, field="The twin of a", received="third"):
-        Twins.choose(None, ["a=third"], {}, TWINS)
-    assert Twins.choose(["third"], ["a=third"], {}, TWINS, has_other_interpreters=True).names == ["third", "a"]
+        Twins.choose(None, ["a=third"], (), TWINS)
+    assert Twins.choose(["third"], ["a=third"], (), TWINS, has_other_interpreters=True).names == ["third", "a"]
     with refused(SpecError, field="third"):
-        Twins.choose(["third"], ["third=other"], {}, TWINS, has_other_interpreters=True)
+        Twins.choose(["third"], ["third=other"], (), TWINS, has_other_interpreters=True)
 
 
 def install_twin(folder: Path, name: str, text: str = "") -> Path:
@@ -344,7 +344,9 @@ def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_ow
     assert f"'{linked}'" in notice and "for b." in notice
     started = tmp_path / "started"
     own = script(out / "python", f"touch {started}")
-    plan = comparisons.with_fields(store.read_plan(out), contestants=[Contestant(name="b", twin="left", python=str(own))])
+    plan = comparisons.with_fields(
+        store.read_plan(out), settings__contestants=(Contestant(name="b", twin="left", python=str(own)),)
+    )
     store.write_plan(out, plan)
     check_ended(convtwins("run", "--resume", out), field="b", received=repr(str(own)), fix=["--contestant", "--out"])
     assert not started.exists()

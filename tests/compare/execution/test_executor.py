@@ -148,7 +148,7 @@ def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytes
     done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full").succeeded()
     ((death,),) = [run.restarts for runs in store.read(tmp_path / "out").runs.values() for run in runs.values()]
     assert death.words in " ".join(done.stdout.split()) and "--restarts" in done.stdout
-    assert store.read_plan(tmp_path / "out").restarts == 1
+    assert store.read_plan(tmp_path / "out").settings.restarts == 1
 
 
 @pytest.mark.parametrize("matrix_of", [(), ("--batch-size", "32,64")], ids=["comparison", "matrix"])

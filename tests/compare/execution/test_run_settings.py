@@ -7,8 +7,8 @@ import pytest
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
-from compare.core.presets import Preset
 from compare.execution import run_settings
+from compare.execution.comparison_settings import ComparisonSettings
 from tests.support import trees
 from tests.support.refusals import refused
 
@@ -25,7 +25,7 @@ def test_modes_and_repeats_of_a_spec_file_are_those_of_the_matrix(tmp_path: Path
 
 def test_a_spec_file_without_them_is_read_as_before(tmp_path: Path) -> None:
     found = run_settings.settings(None, written(tmp_path, epochs=3), {}, [])
-    assert (found.modes, found.repeats, found.stated_settings) == (Preset().modes, Preset().repeats, ())
+    assert (found.modes, found.repeats, found.stated_settings) == (ComparisonSettings().modes, ComparisonSettings().repeats, ())
     assert run_settings.settings(None, written(tmp_path, mode="pipeline"), {}, []).modes == ("serial", "pipeline")
 
 
@@ -35,7 +35,7 @@ def test_a_spec_file_without_them_is_read_as_before(tmp_path: Path) -> None:
         ({}, (None, None), (("serial",), 6)),
         ({"modes": ["data_parallel"], "repeats": 9}, (None, None), (("data_parallel",), 9)),
         ({"modes": ["data_parallel"], "repeats": 9}, ("serial", 2), (("serial",), 2)),
-        ({"modes": list(Preset().modes)}, (None, None), (Preset().modes, 6)),
+        ({"modes": list(ComparisonSettings().modes)}, (None, None), (ComparisonSettings().modes, 6)),
     ],
 )
 def test_options_win_over_the_file_and_the_file_over_the_commands_own(

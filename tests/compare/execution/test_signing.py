@@ -138,7 +138,7 @@ def change_the_plan(folder: Path) -> None:
 
 
 def shorten_the_plan(folder: Path) -> None:
-    store.write_plan(folder, comparisons.with_fields(store.read_plan(folder), repeats=1))
+    store.write_plan(folder, comparisons.with_fields(store.read_plan(folder), settings__repeats=1))
 
 
 def replace_the_manifest(folder: Path) -> None:

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from compare.core.errors import FolderError
 from compare.execution import workspace
-from compare.execution.workspace import FolderKind, Workspace
+from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from tests.support import trees
 from tests.support.refusals import refused
 
 MACHINE = {"processor": "one", "python": "3"}
 
 
-class Errand(BaseModel):
+class Errand(PlannedWork):
     """Planned work of these tests."""
 
     kind: str = "errand"
@@ -27,9 +26,11 @@ class Errand(BaseModel):
     code_hash: str = "code"
     machine: dict[str, Any] = MACHINE
 
+    def identity(self) -> dict[str, Any]:
+        return {"place": self.place, "items": self.items}
 
-def more_times(stored: Errand, new: Errand) -> Errand:
-    return stored.model_copy(update={"times": max(stored.times, new.times)})
+    def continued_by(self, new: Any) -> Errand:
+        return self.model_copy(update={"times": max(self.times, new.times)})
 
 
 ERRAND = FolderKind(
@@ -37,8 +38,6 @@ ERRAND = FolderKind(
     file="errand.json",
     kind="errand",
     record=Errand,
-    identity=lambda errand: {"place": errand.place, "items": errand.items},
-    merge=more_times,
     has_started=lambda folder: (folder / "bag").exists(),
     allowed=("log.txt",),
     subfolders=("bag",),

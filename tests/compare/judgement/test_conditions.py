@@ -128,8 +128,8 @@ def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: 
 
 @pytest.mark.parametrize("named", [{}, {"graph": True}])
 def test_conditions_that_the_user_has_set_apart_are_not_to_be_evened_out(named: dict[str, Any]) -> None:
-    apart = [Contestant(name="tensorflow", twin="tensorflow", switches=named)]
-    stored = with_plan(_pair(EQUAL, EQUAL | {"graph": "graph"}), contestants=apart)
+    apart = (Contestant(name="tensorflow", twin="tensorflow", switches=named),)
+    stored = with_plan(_pair(EQUAL, EQUAL | {"graph": "graph"}), settings__contestants=apart)
     hints = [line for line in in_words(stored)["divisions"] if "--switches closed" in line]
     assert len(hints) == (0 if named else 1)
 

@@ -406,7 +406,7 @@ def _with_seeds(stored: StoredComparison, seeds: tuple[int, ...]) -> StoredCompa
         return seeds[run.repeat % len(seeds)]
 
     return with_runs(
-        with_plan(stored, seeds=list(seeds)),
+        with_plan(stored, settings__seeds=tuple(seeds)),
         spec=lambda run: with_fields(run.spec, seed=seed(run)),
         weights_hash=lambda run: f"weights {seed(run)}",
         order_hash=lambda run: f"order {seed(run)}",
@@ -472,7 +472,7 @@ def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones(
 
 
 def test_repeats_that_never_reach_the_accuracy_are_counted(snapshot: SnapshotAssertion) -> None:
-    stored = with_runs(with_plan(repeated(), target_accuracy=0.75), FIRST, [1], epochs=lambda run: run.epochs[:1])
+    stored = with_runs(with_plan(repeated(), settings__target_accuracy=0.75), FIRST, [1], epochs=lambda run: run.epochs[:1])
     judged = comparison_report.judge(stored)
     target = judged.summaries[0].target
     assert target is not None and target.seconds is not None
@@ -483,7 +483,7 @@ def test_repeats_that_never_reach_the_accuracy_are_counted(snapshot: SnapshotAss
 
 
 def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
-    stored = with_plan(repeated(), target_accuracy=0.75)
+    stored = with_plan(repeated(), settings__target_accuracy=0.75)
     diverged = comparisons.bad(stored.comparison.rows[0], "diverged", "the loss is not finite", 1)
     stored.runs[FIRST] |= dict.fromkeys((1, 2, 4), diverged)
     target = summarize(stored)[0].target
@@ -491,7 +491,9 @@ def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
 
 
 def test_a_few_quick_repeats_do_not_pass_for_all(snapshot: SnapshotAssertion) -> None:
-    stored = with_runs(with_plan(repeated(), target_accuracy=0.75), FIRST, [1, 2, 4], epochs=lambda run: run.epochs[:1])
+    stored = with_runs(
+        with_plan(repeated(), settings__target_accuracy=0.75), FIRST, [1, 2, 4], epochs=lambda run: run.epochs[:1]
+    )
     target = summarize(stored)[0].target
     assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
     assert in_words(stored)["scores"][0] == snapshot

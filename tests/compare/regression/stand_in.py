@@ -52,7 +52,7 @@ class StandIn:
         commit = git(machine.PROJECT_ROOT, "rev-parse", "HEAD")
         here = {"processor": "Some CPU", "logical_cores": 2, "commit": commit, "dirty": False}
         planned = comparisons.comparison(rows, request.settings.repeats)
-        return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds))
+        return comparisons.with_fields(planned, machine=here, settings__seeds=request.settings.seeds)
 
     def execute(
         self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None

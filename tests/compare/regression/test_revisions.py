@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
-from compare.comparison import run
+from common.spec import Spec
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.interrupt import Interrupted
-from compare.core.presets import Preset
-from compare.execution import code_digest, contestants, launch, store
+from compare.execution import code_digest, contestants, launch, matrix, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
@@ -563,15 +565,15 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
     (tmp_path / "images").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    def found(values: dict[str, Any]) -> dict[str, Any]:
-        return revisions.with_absolute_path(
-            run.ComparisonRequest(Preset(values=values), Twins([]), None, False)
-        ).settings.values
+    def found(values: dict[str, Any]) -> Spec:
+        row = matrix.build_row("one", Contestant.plain("pytorch"), spec.build(values))
+        (found_row,) = revisions.with_absolute_path(ComparisonRequest(ComparisonSettings(), [row], Twins([]))).rows
+        return found_row.spec
 
     whole = found({"data": {"source": "images", "limit": 5}, "seed": 1})
-    assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
+    assert whole == spec.build({"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1})
     for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
-        assert found(values) == values
+        assert found(values) == spec.build(values)
 
 
 def test_a_program_that_does_not_end_is_told_as_such() -> None:
@@ -608,7 +610,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     assert started[-6:] == [old, new, old, new, new, old]
     for side, python in (("base", old), ("head", new)):
         plan = store.read_plan(out / side)
-        assert [each.python for each in plan.contestants] == [python]
+        assert [each.python for each in plan.settings.contestants] == [python]
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
     assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]

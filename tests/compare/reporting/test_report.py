@@ -87,7 +87,7 @@ def test_results_that_the_plan_does_not_ask_for_are_named(tmp_path: Path) -> Non
     stored = comparisons.repeated(5)
     folder = comparisons.stored_in(stored, tmp_path / "results")
     assert not any(caution.kind == "unplanned" for caution in comparison_report.read(folder).cautions)
-    fewer = comparisons.with_fields(stored.comparison, repeats=3)
+    fewer = comparisons.with_fields(stored.comparison, settings__repeats=3)
     store.write_plan(folder, fewer)
     rows = [row.id for row in fewer.rows]
     last = store.run_folder(folder, rows[-1], 4)

@@ -168,7 +168,7 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
         }
         for row, pace in zip(rows, paces, strict=True)
     }
-    timed = comparisons.with_plan(comparisons.with_fields(stored, runs=runs), repeats=repeats)
+    timed = comparisons.with_plan(comparisons.with_fields(stored, runs=runs), settings__repeats=repeats)
     whole = report(comparisons.with_runs(timed, rows[0], **DOUBTS[doubt]))
     assert whole.screen is not None and whole.screen.chart is not None
     values = json.loads(document.to_json(whole.values))
