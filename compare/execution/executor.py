@@ -58,7 +58,11 @@ def execute(
     has_spot_checks: bool = False,
 ) -> RunResult:
     """Run one row once as `executing` does, and wait for it."""
-    looks = executing(contestant, row, repeat, folder, watch, code, restarts, has_spot_checks=has_spot_checks)
+    return waited_for(executing(contestant, row, repeat, folder, watch, code, restarts, has_spot_checks=has_spot_checks))
+
+
+def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
+    """Return what `executing` returns, with a look at its process every quarter of a second."""
     while True:
         try:
             process = next(looks)
