@@ -203,8 +203,21 @@ def _times(result: RunResult) -> Iterator[str]:
                 f"epoch {epoch.epoch} has waited {epoch.input_wait_seconds:.3g} s for its input, and lasted "
                 f"{epoch.timed_seconds:.3g} s"
             )
+        yield from _slices(epoch)
     if result.phases is not None:
         yield from _phases(result, result.phases)
+
+
+def _slices(epoch: EpochRecord) -> Iterator[str]:
+    """Compare the slices of an epoch with its timed steps and seconds."""
+    if not epoch.slices:
+        return
+    steps = [slice_.first_step + place for slice_ in epoch.slices for place in range(slice_.steps)]
+    timed = [step for step in steps if step not in set(epoch.left_out)]
+    if steps != list(range(epoch.steps - len(steps) + 1, epoch.steps + 1)) or len(timed) != epoch.timed_steps:
+        yield f"epoch {epoch.epoch} has {epoch.timed_steps} timed steps of {epoch.steps}, and its slices have {len(timed)}"
+    if not _is_close(seconds := sum(slice_.seconds for slice_ in epoch.slices), epoch.timed_seconds):
+        yield f"epoch {epoch.epoch} lasted {epoch.timed_seconds:.6g} s, and its slices {seconds:.6g} s"
 
 
 def _phases(result: RunResult, phases: Phases) -> Iterator[str]:

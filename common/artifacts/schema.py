@@ -49,6 +49,21 @@ class Metrics(Exact):
         return self
 
 
+class Slice(Exact):
+    """Consecutive steps of an epoch, which a run trained in one turn, see `common.training.turns`."""
+
+    first_step: Count
+    """Number of the first step in the epoch, from 1."""
+    steps: Count
+    """Number of steps. The timed ones among them are those that the epoch's `left_out` does not name."""
+    seconds: Seconds
+    """Wall time of the timed ones."""
+    taken_cpu_seconds: Seconds
+    """CPU time of other work on the run's CPUs in these seconds."""
+    stolen_cpu_seconds: Seconds
+    """CPU time that the hypervisor gave to other machines instead."""
+
+
 class EpochRecord(Exact):
     """One pass over the training split, and the validation that followed it."""
 
@@ -75,6 +90,8 @@ class EpochRecord(Exact):
     left_out: list[Count] = []
     """Steps that were not timed because of a spot check, from 1: those that were recorded, and with input workers those behind
     them, whose batches were ready."""
+    slices: list[Slice] = []
+    """The epoch's steps by turn. Empty: the run trained without a pause."""
     fingerprint: str | None = None
     """SHA-256 of the ids, labels, pixels, learning rates and numbers of its steps: see `common.training.spot_checks`."""
 

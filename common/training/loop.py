@@ -11,8 +11,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from common.artifacts import checkpoint, event_log, results, trained
 from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress
-from common.artifacts.schema import EpochRecord, Noise, Phases, RunResult, Status
+from common.artifacts.schema import EpochRecord, Noise, Phases, RunResult, Slice, Status
 from common.artifacts.trained import Card
 from common.data.batches import BatchPlan, Feed, order_digest
 from common.data.sources import Dataset
@@ -38,6 +38,7 @@ from common.training.evaluation import evaluate
 from common.training.spot_checks import SpotChecks, example_hashes, fingerprint
 from common.training.timing import ClockAudit, ClockError, ClockEvidence, ClockSpan, Stopwatch, Timer
 from common.training.trainer import BaseTrainer, Batch
+from common.training.turns import Turn, Turns, seconds_ahead
 
 LEAST_TIMED_SECONDS = 0.5
 """Seconds of training below which no number of used cores is reported: the kernel's clocks tick every 10 ms."""
@@ -87,6 +88,7 @@ class TrainingRun:
         self._listener = listener
         self._meter = meter
         self._stopwatch = stopwatch
+        self._turns = Turns(stopwatch)
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
         self._cpus = machine.cpu_budget(spec.cores) if cpus is None else cpus  # of all ranks
@@ -177,16 +179,17 @@ class TrainingRun:
             self._resume(trainer, plan, dataset, earlier_folder)
             feed = trainer.feed()
         saved_at = time.monotonic()
-        for epoch in range(self._first_epoch, plan.epochs + 1):
-            self._epoch(epoch, trainer, plan, dataset, feed)
-            if self._spec.part == "training" and self._update_best(trainer, plan, dataset):
-                break
-            if epoch == plan.epochs or self._spec.not_resumable_because is not None:
-                continue
-            is_due = time.monotonic() - saved_at >= (self._spec.checkpoint_seconds or 0.0)
-            if _broadcast_from_rank0(trainer, is_due)[0]:
-                self._save(trainer)
-                saved_at = time.monotonic()
+        with closing(self._turns):
+            for epoch in range(self._first_epoch, plan.epochs + 1):
+                self._epoch(epoch, trainer, plan, dataset, feed)
+                if self._spec.part == "training" and self._update_best(trainer, plan, dataset):
+                    break
+                if epoch == plan.epochs or self._spec.not_resumable_because is not None:
+                    continue
+                is_due = time.monotonic() - saved_at >= (self._spec.checkpoint_seconds or 0.0)
+                if _broadcast_from_rank0(trainer, is_due)[0]:
+                    self._save(trainer)
+                    saved_at = time.monotonic()
 
     def record_device_memory(self, trainer: BaseTrainer, device_mib: Sequence[float]) -> None:
         """Record the peak memory of each device of each process. All processes call it.
@@ -418,21 +421,33 @@ class TrainingRun:
                 first_step_seconds += compiling.seconds
         batches, untimed = feed(epoch, timed), len(ids)
         recorded_steps = self._steps_to_record(trainer, timed, first_step)
-        blocks = self._step_blocks(plan, timed, recorded_steps)
+        left_out = _left_out(plan, timed, recorded_steps)
         timers: list[Timer] = []
+        turns: list[Turn] = []
+        slices: list[Slice] = []
         own_seconds = 0.0
-        for block in blocks:
-            with self._timed(trainer) as timer:
-                for step in block.timed:
-                    train(timer, step)
-                trainer.synchronize()  # a device may still compute what the loop has asked of it
-                own_seconds += timer.elapsed()
-                if part != "input" and block is blocks[-1]:
-                    trainer.finish_epoch()
-            timers.append(timer)
-            for step in block.untimed:
-                train(Timer(), step, is_recorded=step in recorded_steps)
-        timed = [step for block in blocks for step in block.timed]
+        position = 0
+        while not timers or position < len(timed):
+            turns.append(self._turns.wait(trainer, len(timed) - position))
+            slice_steps = timed[position : position + turns[-1].steps]
+            position += len(slice_steps)
+            is_last, num_timers, usage = position == len(timed), len(timers), self._usage
+            blocks = _step_blocks(slice_steps, left_out, ends_epoch=is_last)
+            for block in blocks:
+                with self._timed(trainer) as timer:
+                    for step in block.timed:
+                        train(timer, step)
+                    trainer.synchronize()  # a device may still compute what the loop has asked of it
+                    own_seconds += timer.elapsed()
+                    if part != "input" and is_last and block is blocks[-1]:
+                        trainer.finish_epoch()
+                timers.append(timer)
+                for step in block.untimed:
+                    train(Timer(), step, is_recorded=step in recorded_steps)
+            if self._turns.are_taken and slice_steps:
+                slices.append(_slice(slice_steps, timers[num_timers:], self._usage.minus(usage)))
+        self._record_memory(trainer)
+        timed = [step for step in timed if step not in left_out]
         measured = {
             "timed_seconds": sum(timer.seconds for timer in timers),
             "input_wait_seconds": sum(timer.input_wait_seconds for timer in timers),
@@ -440,7 +455,9 @@ class TrainingRun:
         num_examples = {step: len(np.asarray(batch_ids)) for step, batch_ids in zip(range(steps), ids, strict=True)}
         self._record_speeds(trainer, sum(num_examples[step] for step in timed), own_seconds)
         if part != "training":
-            self._record_epoch(epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, **measured)
+            self._record_epoch(
+                epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, slices=slices, **measured
+            )
             return
 
         (losses, num_correct), first_read_seconds = _fetch_outputs(trainer, outputs)
@@ -475,7 +492,9 @@ class TrainingRun:
             rank_seconds=sum(timer.rank_seconds for timer in timers),
             barrier_to_barrier_seconds=sum(timer.barrier_to_barrier_seconds for timer in timers),
             unfinished_device_seconds=unfinished_seconds,
-            prefetch_lead_seconds=started_at - min(timed_begin_times, default=started_at)
+            prefetch_lead_seconds=max(
+                started_at - min(timed_begin_times, default=started_at), seconds_ahead(turns, timed_begin_times)
+            )
             if all(timed_begin_times)
             else math.inf,
             clock_step_seconds=sum(timer.clock_step_seconds for timer in timers),
@@ -494,24 +513,11 @@ class TrainingRun:
             validation=validation,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
-            left_out=[step + 1 for block in blocks for step in block.untimed],
+            left_out=[step + 1 for step in sorted(left_out)],
             fingerprint=epoch_fingerprint,
+            slices=slices,
             **measured,
         )
-
-    def _step_blocks(self, plan: BatchPlan, timed: Sequence[int], recorded_steps: Sequence[int]) -> list[_StepBlock]:
-        """Cut an epoch's steps where a step is recorded off the clock. Batches that got ready meanwhile are not timed."""
-        blocks, left_out_until = [_StepBlock([], [])], -1
-        for step in timed:
-            if step in recorded_steps:
-                left_out_until = step + plan.spec.batches_ahead
-            if step <= left_out_until:
-                blocks[-1].untimed.append(step)
-                continue
-            if blocks[-1].untimed:
-                blocks.append(_StepBlock([], []))
-            blocks[-1].timed.append(step)
-        return [*blocks, _StepBlock([], [])] if blocks[-1].untimed else blocks
 
     def _steps_to_record(self, trainer: BaseTrainer, timed: Sequence[int], first_step: int) -> list[int]:
         """Return which of an epoch's timed steps to record, numbered from 0 in the epoch."""
@@ -610,7 +616,6 @@ class TrainingRun:
         seconds = trainer.all_reduce_world(np.array([usage.process_cpu_seconds]))
         usage = usage.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
         self._usage = self._usage.plus(usage)
-        self._record_memory(trainer)
 
     def _check_clocks(self, trainer: BaseTrainer, timed: ClockSpan | None = None) -> None:
         """End the run in all processes if the clock of one of them contradicts another, in `timed` or since the last call."""
@@ -656,6 +661,35 @@ class TrainingRun:
         elif placement.is_first_rank():
             event_log.append_event(self._out, event, time=time.time(), **self.clocks(), **values)
             self._last_event_clock = self._stopwatch.clock()
+
+
+def _left_out(plan: BatchPlan, timed: Sequence[int], recorded_steps: Sequence[int]) -> set[int]:
+    """Return the steps of an epoch that are not timed: those recorded off the clock, and those whose batches got ready then."""
+    behind = plan.spec.batches_ahead
+    return {step for step in timed if any(recorded <= step <= recorded + behind for recorded in recorded_steps)}
+
+
+def _step_blocks(steps: Sequence[int], left_out: Collection[int], *, ends_epoch: bool) -> list[_StepBlock]:
+    """Cut steps where some are left out. The clock of an epoch runs once more at its end."""
+    blocks = [_StepBlock([], [])]
+    for step in steps:
+        if step in left_out:
+            blocks[-1].untimed.append(step)
+            continue
+        if blocks[-1].untimed:
+            blocks.append(_StepBlock([], []))
+        blocks[-1].timed.append(step)
+    return [*blocks, _StepBlock([], [])] if blocks[-1].untimed and ends_epoch else blocks
+
+
+def _slice(steps: Sequence[int], timers: Sequence[Timer], usage: Usage) -> Slice:
+    return Slice(
+        first_step=steps[0] + 1,
+        steps=len(steps),
+        seconds=sum(timer.seconds for timer in timers),
+        taken_cpu_seconds=usage.taken_cpu_seconds,
+        stolen_cpu_seconds=usage.stolen_cpu_seconds,
+    )
 
 
 def _broadcast_from_rank0(trainer: BaseTrainer, *decisions: bool) -> list[bool]:

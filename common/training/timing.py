@@ -293,6 +293,7 @@ class Stopwatch:
         self._seconds = {"build": 0.0, "first_step": 0.0, "compile": 0.0, "training": 0.0, "evaluation": 0.0}
         self._input_wait_seconds = 0.0
         self._open_phase = ""
+        self._waited_seconds = 0.0
 
     def drain(self) -> float:
         """Wait for the device, and return the seconds of waiting. A clock that has stopped before has missed them."""
@@ -322,9 +323,18 @@ class Stopwatch:
             if name == "training":
                 self._input_wait_seconds += timer.input_wait_seconds
 
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Leave a block out of the run's clock: the run waits for its turn, and does nothing."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._waited_seconds += time.perf_counter() - start
+
     def clock(self) -> float:
-        """Return the seconds since the start of the run, by its own clock."""
-        return self._import_seconds + time.perf_counter() - self._created
+        """Return the seconds since the start of the run, by its own clock, without those of waiting for its turns."""
+        return self._import_seconds + time.perf_counter() - self._created - self._waited_seconds
 
     def span_since_last_call(self) -> ClockSpan:
         """Return the span since the last call of this, or since the construction."""

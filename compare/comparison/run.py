@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,8 +27,10 @@ from compare.core.progress import Display, display
 from compare.execution import cells, executor, options, signing, store
 from compare.execution.cells import MatrixPlan
 from compare.execution.interleaving import Job, run_in_turns
+from compare.execution.launch import StartedProcess
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.execution.taking_turns import Seat, run_round
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, Workspace, locked
 from compare.judgement import decision, run_figures, summary
@@ -372,19 +374,27 @@ def _run_rounds(
         row, repeat = job
         return f"{row.id} ({repeat + 1} of {'at most ' if until else ''}{most})" if most > 1 else row.id
 
-    def execute(job: Job[Row]) -> RunResult:
-        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
-        return executor.execute(
+    def executing(job: Job[Row], seat: Seat | None = None) -> Generator[StartedProcess, None, RunResult]:
+        return executor.executing(
             twins[job.item.contestant],
             job.item,
             job.repeat,
             folder,
             progress.watch,
             restarts=comparison.settings.restarts,
-            has_spot_checks=has_spot_checks,
+            has_spot_checks=comparison.proof is not None and spot_checks.is_checked(job.item.spec),
+            seat=seat,
         )
 
-    for ended in run_in_turns(planned, execute, progress, name=lambda row: row.id, label=label, ending=run_figures.ending):
+    for ended in run_in_turns(
+        planned,
+        lambda job: executor.waited_for(executing(job)),
+        progress,
+        name=lambda row: row.id,
+        label=label,
+        ending=run_figures.ending,
+        execute_together=(lambda jobs: run_round(jobs, executing)) if comparison.settings.turns else None,
+    ):
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)
             if not (run_folder / results.RESULT_FILE).exists():

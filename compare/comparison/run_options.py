@@ -73,6 +73,10 @@ class RunOptions:
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")] = (
         False
     )
+    turns: Annotated[
+        bool | None,
+        typer.Option("--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: no."),
+    ] = None
     restarts: Annotated[
         int | None,
         typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),
@@ -147,7 +151,7 @@ class RunOptions:
         settings = settings.updated(
             modes=self.modes, one_core=self.one_core, workers=self.workers, levels=self.switches,
             repeats=self.repeats, until=self._stopping_rule(settings.until), target_accuracy=self.target_accuracy,
-            oversubscribe=self.oversubscribe, restarts=self.restarts, prove=self.proof,
+            oversubscribe=self.oversubscribe, turns=self.turns, restarts=self.restarts, prove=self.proof,
         )  # fmt: skip
         if self.elastic is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
             allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))

@@ -38,6 +38,8 @@ class ComparisonSettings(Exact):
     """Whether to prove first that the training is the same."""
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
+    turns: bool = False
+    """Whether the runs of a repeat take turns within their epochs, see `taking_turns`."""
     restarts: Count = 0
     """How often a run that dies is restarted, see `executor.execute`."""
     target_accuracy: float | None = None

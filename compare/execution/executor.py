@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
 from compare.execution.contestants import Checkout, Contestant
+from compare.execution.launch import StartedProcess
 from compare.execution.launchers_clock import LaunchersClock
 from compare.execution.matrix import Row
+from compare.execution.taking_turns import Seat
 
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called repeatedly with the run's events so far."""
@@ -37,7 +41,35 @@ def execute(
     *,
     has_spot_checks: bool = False,
 ) -> RunResult:
+    """Run one row once as `executing` does, and wait for it."""
+    return waited_for(executing(contestant, row, repeat, folder, watch, restarts, has_spot_checks=has_spot_checks))
+
+
+def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
+    """Return what `executing` returns, with a look at its process every quarter of a second."""
+    while True:
+        try:
+            process = next(looks)
+        except StopIteration as ended:
+            return ended.value
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_SECONDS)
+
+
+def executing(
+    contestant: Contestant,
+    row: Row,
+    repeat: int,
+    folder: Path,
+    watch: Watch,
+    restarts: int = 0,
+    *,
+    has_spot_checks: bool = False,
+    seat: Seat | None = None,
+) -> Generator[StartedProcess, None, RunResult]:
     """Run one row once, from the checkpoint of an earlier attempt if there is one, and store its result.
+
+    Each step of the generator looks at the process, which the caller waits for in between.
 
     If a run dies or is interrupted, its reason and its epochs so far are stored here. If the disk is full, the result may not
     be stored. Then the run counts as missing, and the others continue.
@@ -48,12 +80,13 @@ def execute(
             checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
             a lack of memory. An elastic run is restarted with fewer replicas first, as often as it has some to lose.
         has_spot_checks: whether it records steps that are drawn with a nonce of this attempt, see `compare.proof.spot_checks`.
+        seat: its place in a round of runs that take turns. None: it trains without a pause.
     """
     directory = store.run_folder(folder, row.id, repeat)
     deaths, remaining_spec = _earlier_deaths(directory), row.spec
     while True:
-        result, death = _run_attempt(
-            contestant, row, repeat, folder, watch, deaths, remaining_spec, has_spot_checks=has_spot_checks
+        result, death = yield from _run_attempt(
+            contestant, row, repeat, folder, watch, deaths, remaining_spec, has_spot_checks=has_spot_checks, seat=seat
         )
         if death is None:
             return result
@@ -93,7 +126,8 @@ def _run_attempt(
     remaining_spec: Spec,
     *,
     has_spot_checks: bool,
-) -> tuple[RunResult, Restart | None]:
+    seat: Seat | None,
+) -> Generator[StartedProcess, None, tuple[RunResult, Restart | None]]:
     """Run one attempt after these deaths. Returns its result, and how it died itself, if it may be restarted.
 
     Args:
@@ -101,7 +135,7 @@ def _run_attempt(
     """
     directory = store.run_folder(folder, row.id, repeat)
     started_seconds = time.monotonic()
-    process: launch.StartedProcess | None = None
+    process: StartedProcess | None = None
     try:
         try:
             store.prepare_run_folder(directory)
@@ -117,12 +151,14 @@ def _run_attempt(
                 nonce = secrets.token_hex(16)  # nobody knew it before
                 atomic_files.write_atomically(directory / store.NONCE_FILE, nonce)
                 environment[placement.SPOT_CHECKS_VARIABLE] = nonce
+            if seat is not None and not row.spec.hosts:  # other machines reach no socket here, and have other noise
+                environment |= seat.environment
             with signals.defer_signals():
                 process = launch.start(contestant, arguments, log=log, environment=environment)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
-        clock = LaunchersClock(directory)
-        hang = _wait(process, row.spec.hang_seconds, directory, watch, clock)
+        clock = LaunchersClock(directory, paused=seat.paused_seconds) if seat else LaunchersClock(directory)
+        hang = yield from _watching(process, row.spec.hang_seconds, directory, watch, clock)
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
@@ -138,7 +174,7 @@ def _run_attempt(
             row, repeat, folder, deaths, remaining_spec, status, launch.describe_ending(ending, log, lacked_memory)
         )
     if result.status in store.FINISHED:
-        result = _update_result(result, directory, **_clock_fields(clock, row))
+        result = _update_result(result, directory, **_clock_fields(clock, row, seat))
     if result.status == "ok":
         for attempt in store.earlier_attempts(directory):
             checkpoint.remove(attempt)
@@ -172,9 +208,9 @@ def _describe_death(result: RunResult, directory: Path, started_seconds: float, 
     )
 
 
-def _clock_fields(clock: LaunchersClock, row: Row) -> dict[str, Any]:
-    """Result fields of a finished run that the launcher's own clock decides."""
-    if (words := clock.disagreement(row.framework)) is not None:
+def _clock_fields(clock: LaunchersClock, row: Row, seat: Seat | None) -> dict[str, Any]:
+    """Result fields of a finished run that the launcher's own clock, and its view of the run's turns, decide."""
+    if (words := clock.disagreement(row.framework) or (seat and seat.defect())) is not None:
         return {"status": "failed", "reason": words, "clock_confirmed": None}
     return {"clock_confirmed": clock.confirms()}
 
@@ -189,14 +225,14 @@ def _update_result(result: RunResult, directory: Path, **fields: Any) -> RunResu
     return result
 
 
-def _wait(
-    process: launch.StartedProcess, hang_seconds: float, directory: Path, watch: Watch, clock: LaunchersClock
-) -> str | None:
+def _watching(
+    process: StartedProcess, hang_seconds: float, directory: Path, watch: Watch, clock: LaunchersClock
+) -> Generator[StartedProcess, None, str | None]:
     def poll() -> None:
         if (events := clock.poll()) is not None:
             watch(events)
 
-    hang = launch.wait(process, poll_seconds=_POLL_SECONDS, watch=poll, hang_seconds=hang_seconds, folder=directory)
+    hang = yield from launch.watching(process, watch=poll, hang_seconds=hang_seconds, folder=directory)
     clock.poll()
     return hang
 

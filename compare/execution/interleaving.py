@@ -87,8 +87,11 @@ def run_in_turns(
     stored: Callable[[Job[_Item]], _Result | None] = lambda job: None,
     accept: Callable[[Job[_Item], _Result], bool] = lambda job, result: True,
     ending: Callable[[_Result], tuple[RunResult | None, str]] = lambda result: (None, ""),
+    execute_together: Callable[[Sequence[Job[_Item]]], Sequence[_Result]] | None = None,
 ) -> Generator[list[tuple[Job[_Item], _Result]]]:
-    """Run the jobs one after the other, round after round. Whoever has enough takes no further round.
+    """Run the jobs round after round, one after the other or all of a round together.
+
+    Whoever has enough takes no further round.
 
     Args:
         planned: the rounds.
@@ -99,6 +102,7 @@ def run_in_turns(
         stored: returns the result that a job has already, if that counts. The job is not executed then.
         accept: called after each executed job: whether its result counts.
         ending: returns a job's run and a note, for the line about its end.
+        execute_together: runs several jobs of a round, which take turns within their runs. None: each runs alone.
 
     Yields:
         After each round: its jobs with their results, in order, without those that do not count.
@@ -106,12 +110,18 @@ def run_in_turns(
     progress.plan([name(job.item) for jobs in planned for job in jobs])
     for jobs in planned:
         results: list[tuple[Job[_Item], _Result]] = []
-        for job in jobs:
-            progress.begin(name(job.item), label(job))
-            is_stored = (result := stored(job)) is not None
-            if result is None:
-                result = execute(job)
+        known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}
+        left = [place for place in range(len(jobs)) if place not in known]
+        made: dict[int, _Result] = {}
+        if execute_together is not None and len(left) > 1:
+            first = jobs[left[0]]
+            progress.begin(name(first.item), f"{label(first)} and {len(left) - 1} more in turns")
+            made = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
+        for place, job in enumerate(jobs):
+            if place not in made:
+                progress.begin(name(job.item), label(job))
+            result = known[place] if place in known else made[place] if place in made else execute(job)
             progress.end(*ending(result))
-            if is_stored or accept(job, result):
+            if place in known or accept(job, result):
                 results.append((job, result))
         yield results

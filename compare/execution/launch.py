@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -306,14 +306,13 @@ def stop(process: StartedProcess, *, grace_seconds: float = _GRACE_SECONDS, kill
     process.release()
 
 
-def wait(
-    process: StartedProcess, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
-) -> str | None:
-    """Wait until a started process has ended. A process that hangs is stopped.
+def watching(
+    process: StartedProcess, *, watch: Callable[[], object], hang_seconds: float, folder: Path
+) -> Generator[StartedProcess, None, str | None]:
+    """Watch a started process until it has ended, one look for each step of the generator. A process that hangs is stopped.
 
     Args:
-        process: from `start`.
-        poll_seconds: interval between two calls of `watch`.
+        process: from `start`. The caller waits for it between two looks.
         watch: called while it works.
         hang_seconds: limit of a hang, see `common.watching.watchdog`.
         folder: folder that gets the stacks of a process that hangs.
@@ -323,11 +322,10 @@ def wait(
     """
     hang_monitor = watchdog.Watchdog([watchdog.WatchTarget("the process", process.watched)], hang_seconds)
     while True:
-        try:
-            process.wait(poll_seconds)
+        yield process
+        if process.poll() is not None:
             return None
-        except subprocess.TimeoutExpired:
-            watch()
+        watch()
         if (words := _stop_if_hung(process, hang_monitor, folder)) is not None:
             return words
 

@@ -41,15 +41,21 @@ class LaunchersClock:
     Args:
         directory: folder of the run.
         monotonic, wall: return the seconds of the launcher's clock, and those of the system's time.
+        paused: returns the seconds that the run has waited for its turns. Neither clock counts them.
     """
 
     def __init__(
-        self, directory: Path, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+        self,
+        directory: Path,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        paused: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._directory, self._monotonic, self._wall = directory, monotonic, wall
+        self._directory, self._paused = directory, paused
+        self._monotonic, self._wall = lambda: monotonic() - paused(), lambda: wall() - paused()
         self._size = -1
-        self._polled_seconds = monotonic()
-        self._wall_offset = wall() - self._polled_seconds
+        self._polled_seconds = self._monotonic()
+        self._wall_offset = self._wall() - self._polled_seconds
         self._write_intervals: dict[int, _Interval] = {}
         """{index of an event: when it was written}, by this process's monotonic clock."""
         self._events: list[dict[str, Any]] = []
@@ -72,7 +78,7 @@ class LaunchersClock:
         file, now, wall = path.stat(), self._monotonic(), self._wall()
         since_poll, wall_offset, previous_offset = _Interval(self._polled_seconds, now), wall - now, self._wall_offset
         self._wall_offset = wall_offset
-        written = file.st_mtime - wall_offset
+        written = file.st_mtime - self._paused() - wall_offset
         if file.st_size != size or abs(wall_offset - previous_offset) > _MOST_CLOCK_STEP_SECONDS:
             return since_poll
         earliest, latest = max(written - _TICK_SECONDS, since_poll.earliest), min(written + _TICK_SECONDS, since_poll.latest)

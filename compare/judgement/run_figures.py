@@ -12,6 +12,7 @@ from common.machine.interference import DISTURBED_FROM
 from common.machine.rates import DeviceRates
 from common.spec import Spec
 from compare.execution.store import Comparison
+from compare.judgement import slices
 from compare.judgement.row_figures import Doubt, Limit
 
 
@@ -59,8 +60,12 @@ def cores_lost(result: RunResult) -> float | None:
 def disturbing_cores(result: RunResult) -> float | None:
     """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it.
 
-    It is a mean over the training time, so the same burst of other work disturbs a short run more easily than a long one.
+    It is a mean over the training time, so the same burst of other work disturbs a short run more easily than a long one. Of a
+    run that took turns, it is the median over its slices: a disturbed slice costs a slice, and not the run.
     """
+    if cores_by_slice := [cores for epoch in result.epochs for cores in map(slices.cores_lost, epoch.slices)]:
+        median = statistics.median(cores_by_slice)
+        return median if median > DISTURBED_FROM else None
     cores = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
     return cores if cores > DISTURBED_FROM else None
 

@@ -11,6 +11,7 @@ from compare.core.statistics import Ratio, paired_ratio
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, StoredComparison
+from compare.judgement import slices
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds, steps_needed, timed_steps
 
 MIN_GAP_SECONDS = 60.0
@@ -80,14 +81,24 @@ def ratio_of_seconds(stored: StoredComparison, slow: Row, fast: Row) -> Ratio | 
 
 
 def pairs_of_seconds(stored: StoredComparison, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
-    """Epoch seconds of two rows, by repeat. See `pairs_of_runs` for the runs that count. Rows of other data have no pairs."""
+    """Epoch seconds of two rows, by repeat. See `pairs_of_runs` for the runs that count. Rows of other data have no pairs.
+
+    If the runs took turns, the first value is the second one times the ratio of their slices, see `judgement.slices`.
+    """
     if {slow.id, fast.id} & stored.other_data:
         return {}
     return {
-        repeat: (epoch_seconds(pairs[0][0]), epoch_seconds(pairs[0][1]))
+        repeat: _seconds_of_pair(*pairs[0])
         for repeat in sorted({*stored.wall_seconds, *stored.replaced})
         if (pairs := pairs_of_runs(stored, repeat, slow, fast)[0])
     }
+
+
+def _seconds_of_pair(slow: RunResult, fast: RunResult) -> tuple[float, float]:
+    """Epoch seconds of two runs. If they took turns, their ratio is that of their slices."""
+    ratio = slices.ratio(slow, fast)
+    seconds = epoch_seconds(fast)
+    return (epoch_seconds(slow) if ratio is None else ratio * seconds), seconds
 
 
 def pairs_of_runs(

@@ -1,0 +1,99 @@
+"""Turns of a run: it trains a slice of an epoch's steps, hands over, and waits while the runs that it is compared with train.
+
+The first process asks the launcher for each slice over a Unix socket. The other processes wait for it in the exchange that
+follows. While a run waits, the launcher has stopped all its processes, and no clock of the run counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from common.machine import heartbeat, placement
+from common.training.timing import RESOLUTION_SECONDS, Stopwatch
+from common.training.trainer import BaseTrainer
+
+SOCKET_VARIABLE = "CONVTWINS_TURNS"
+"""Environment variable with the path of the launcher's socket. Without it, a run trains without a pause."""
+
+
+class Turn(NamedTuple):
+    """Permission to train a slice."""
+
+    steps: int
+    """Number of steps, at least 1 unless none is left."""
+    stopped_at: float = 0.0
+    """Time when the launcher had stopped the run's processes, in seconds since 1970. 0: it has not."""
+    continued_at: float = 0.0
+    """Time when it continued them."""
+
+
+class Turns:
+    """The turns of one process of a run.
+
+    Args:
+        stopwatch: the run's stopwatch, which does not count the time of waiting.
+        path: path of the launcher's socket. None: the one in SOCKET_VARIABLE, if there is one.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, path: str | None = None) -> None:
+        self._stopwatch = stopwatch
+        self._path = os.environ.get(SOCKET_VARIABLE) if path is None else path
+        self._socket: socket.socket | None = None
+
+    @property
+    def are_taken(self) -> bool:
+        return self._path is not None
+
+    def wait(self, trainer: BaseTrainer, steps_left: int) -> Turn:
+        """Wait for this run's next turn. All processes call it, with the device synchronised.
+
+        Args:
+            steps_left: timed steps that are left of the epoch.
+        """
+        if self._path is None:
+            return Turn(steps_left)
+        turn = np.zeros(len(Turn._fields))
+        if placement.is_first_rank():
+            with self._stopwatch.waiting():
+                turn[:] = self._ask(self._path, steps_left)
+            heartbeat.count_sync_point()
+        steps, stopped_at, continued_at = trainer.all_reduce_world(turn).tolist()
+        return Turn(round(steps), stopped_at, continued_at)
+
+    def close(self) -> None:
+        """Tell the launcher that this run asks for no more turns."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _ask(self, path: str, steps_left: int) -> Turn:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(path)
+        self._socket.sendall(json.dumps({"steps_left": steps_left}).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not (received := self._socket.recv(4096)):
+                raise ConnectionError("The launcher has ended, so there is no next turn.")
+            answer += received
+        return Turn(**json.loads(answer))
+
+
+def seconds_ahead(turns: Sequence[Turn], begin_times: Sequence[float]) -> float:
+    """Return the seconds before its turn at which a batch was begun while the run was stopped. 0: none was.
+
+    Args:
+        begin_times: times when the input began to prepare the batches, in seconds since 1970.
+    """
+    times = np.sort(np.asarray(begin_times, np.float64))
+    ahead = [
+        turn.continued_at - times[place]
+        for turn in turns
+        if turn.stopped_at and (place := np.searchsorted(times, turn.stopped_at + RESOLUTION_SECONDS)) < len(times)
+    ]
+    return float(max(ahead, default=0.0))

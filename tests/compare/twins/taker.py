@@ -1,0 +1,57 @@
+"""A process that takes turns as a run does, without a framework: each step takes a while and is a line of its log.
+
+python -m tests.compare.twins.taker LOG STEPS STEP_SECONDS [FAULT]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from common.training.timing import Stopwatch
+from common.training.trainer import BaseTrainer
+from common.training.turns import Turns
+
+
+class Alone:
+    """The exchange of a run of one process."""
+
+    def all_reduce_world(self, values: Any) -> Any:
+        return values
+
+
+def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
+    stopwatch = Stopwatch(lambda: None)
+    turns = Turns(stopwatch)
+    if fault == "spins":
+        threading.Thread(target=_spin, daemon=True).start()
+    if fault == "escapes" and os.fork() == 0:
+        os.setsid()
+        _spin()
+    done = 0
+    with Path(log).open("w", encoding="utf-8") as file:
+        while done < steps:
+            turn = turns.wait(cast(BaseTrainer, Alone()), steps - done)
+            for _ in range(turn.steps):
+                begin = time.monotonic()
+                time.sleep(step_seconds)
+                done += 1
+                file.write(f"{done} {begin} {time.monotonic()}\n")
+                file.flush()
+            if fault == "dies":
+                os._exit(3)
+        file.write(f"clock {stopwatch.clock()} 0\n")
+
+
+def _spin() -> None:
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until and os.getppid() != 1:
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "")

@@ -1,0 +1,56 @@
+"""Runs of both frameworks that take turns: the same training as without, and slices of the same steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.artifacts import contradictions, event_log
+from common.artifacts.schema import RunResult
+from common.spec import build
+from compare.execution import executor, launch, matrix, store
+from compare.execution.contestants import Contestant
+from compare.execution.matrix import Row
+from compare.execution.taking_turns import run_round
+from compare.judgement import slices
+
+FIELDS = {"data": {"source": "digits", "limit": 640}, "epochs": 3, "global_batch_size": 16, "cores": 1}
+SAME = ("step_losses", "order_hash", "final_weights_hash", "test", "confusion")
+
+
+def rows(*modes: str) -> list[Row]:
+    return [
+        matrix.build_row(
+            f"{name}-{mode}", Contestant.plain(name), build(FIELDS | {"mode": mode, "replicas": 1 if mode == "serial" else 2})
+        )
+        for name in launch.FRAMEWORKS
+        for mode in modes
+    ]
+
+
+def alone(row: Row, folder: Path) -> RunResult:
+    return executor.execute(Contestant.plain(row.contestant), row, 0, folder, lambda events: None)
+
+
+def in_turns(planned: list[Row], folder: Path) -> list[RunResult]:
+    return run_round(
+        planned,
+        lambda row, seat: executor.executing(Contestant.plain(row.contestant), row, 0, folder, lambda events: None, seat=seat),
+    )
+
+
+def test_turns_change_no_loss_and_no_weight_and_all_train_the_same_slices(tmp_path: Path) -> None:
+    planned = rows("serial", "multi_process")
+    together = in_turns(planned, tmp_path / "turns")
+    for row, result in zip(planned, together, strict=True):
+        assert (result.status, result.reason) == ("ok", None)
+        events = event_log.read_events(store.run_folder(tmp_path / "turns", row.id, 0))
+        assert contradictions.find_contradictions(result, events) == []
+        if not row.spec.is_parallel:  # its sums have one order
+            assert [getattr(result, field) for field in SAME] == [
+                getattr(alone(row, tmp_path / "alone"), field) for field in SAME
+            ]
+    cut = [[(slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices] for result in together]
+    assert len(cut[0]) > 6 and all(each == cut[0] for each in cut)
+    assert slices.ratio(together[0], together[-1]) == pytest.approx(1 / (slices.ratio(together[-1], together[0]) or 0.0))
