@@ -19,13 +19,12 @@ FIELDS = {"data": {"source": "digits", "limit": 640}, "epochs": 3, "global_batch
 SAME = ("step_losses", "order_hash", "final_weights_hash", "test", "confusion")
 
 
-def rows(*modes: str) -> list[Row]:
+def rows(**modes: int) -> list[Row]:
+    """Rows of both frameworks, with the replicas of each mode."""
     return [
-        matrix.build_row(
-            f"{name}-{mode}", Contestant.plain(name), build(FIELDS | {"mode": mode, "replicas": 1 if mode == "serial" else 2})
-        )
+        matrix.build_row(f"{name}-{mode}", Contestant.plain(name), build({**FIELDS, "mode": mode, "replicas": replicas}))
         for name in launch.FRAMEWORKS
-        for mode in modes
+        for mode, replicas in modes.items()
     ]
 
 
@@ -41,7 +40,7 @@ def in_turns(planned: list[Row], folder: Path) -> list[RunResult]:
 
 
 def test_turns_change_no_loss_and_no_weight_and_all_train_the_same_slices(tmp_path: Path) -> None:
-    planned = rows("serial", "multi_process")
+    planned = rows(serial=1, multi_process=2)
     together = in_turns(planned, tmp_path / "turns")
     for row, result in zip(planned, together, strict=True):
         assert (result.status, result.reason) == ("ok", None)
