@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from common.machine import plugins
-from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, exit_on_signal, interruptible
+from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted, exit_on_signal, interruptible
 
 with exit_on_signal():
     import typer
@@ -85,7 +85,7 @@ class _Command(TyperCommand):
             message = error.message.removeprefix("Value error, ").rstrip(".")
             error.message = f"{message}. Received: {details()[0]['input']}."
         if getattr(error, "option_name", "") == "--contestant":
-            from compare.execution.contestants import TAKE_CONTESTANTS
+            from compare.running.contestants import TAKE_CONTESTANTS
 
             error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
         from common.spec.errors import FOREIGN_NAMES
@@ -195,7 +195,7 @@ def _help_of(module: str) -> str:
 
 
 def _show_all(full: bool) -> None:
-    from compare.core import terminal
+    from compare.cli import terminal
 
     terminal.show_all(full)
 

@@ -24,13 +24,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from common.spec import Spec
+from compare.cli.errors import FolderError
 from compare.comparison import run_process
-from compare.core.errors import FolderError
-from compare.execution import cells
 from compare.judgement import cautions
-from compare.matching.match import match as match
 from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
 from compare.reporting.comparison_report import JudgedComparison
+from compare.results import cells
+from compare.tools.matching.match import match as match
 
 
 class Plot(Figure):

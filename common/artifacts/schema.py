@@ -363,7 +363,7 @@ class RunResult(Exact):
     started_over: str | None = None
     """Reason why a run that was cut short did not resume from a checkpoint."""
     restarts: list[Restart] = []
-    """Deaths of processes after which the run was restarted automatically, see `compare.execution.executor`."""
+    """Deaths of processes after which the run was restarted automatically, see `compare.comparison.executor`."""
     clock_confirmed: bool | None = None
     """Whether the launcher's own clock confirms the run's to 2 %. False: the run was too short to tell. None: not looked at."""
     clock_caution: str | None = None

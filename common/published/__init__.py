@@ -1,1 +1,1 @@
-"""Networks as published reports built them, where they differ from the suite's own; see `compare.papers`."""
+"""Networks as published reports built them, where they differ from the suite's own; see `compare.tools.papers`."""

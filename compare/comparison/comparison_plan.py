@@ -18,17 +18,18 @@ from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
-from compare.core.errors import FolderError, LaunchError
-from compare.core.progress import Display
-from compare.execution import code_digest, contestants, launch, matrix, run_settings, store
-from compare.execution.cells import MatrixPlan
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.contestants import Contestant
-from compare.execution.interleaving import Job, remaining, rounds
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison
-from compare.execution.twins import Twins
+from compare.cli.errors import FolderError, LaunchError
+from compare.cli.progress import Display
 from compare.judgement.summary import has_comparisons
+from compare.results import store
+from compare.results.cells import MatrixPlan
+from compare.results.store import Comparison
+from compare.running import code_digest, contestants, launch, matrix, run_settings
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.contestants import Contestant
+from compare.running.interleaving import Job, remaining, rounds
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,21 @@ from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
 from common.training.spot_checks import PARTS
-from compare.comparison import comparison_plan, reruns
+from compare.cli import exits, wording
+from compare.cli.progress import Display
+from compare.comparison import comparison_plan, executor, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import exits, wording
-from compare.core.progress import Display
-from compare.execution import executor, store
-from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison
-from compare.execution.twins import Twins
-from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
 from compare.proof import ladder, spot_checks
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
+from compare.results import store
+from compare.results.store import Comparison
+from compare.results.workspace import COMPARISON
+from compare.running.contestants import Contestant
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 
 STEPS = 8
 """Number of training steps of a measured run."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from compare.core import exits, wording
-from compare.core.commands import Outcome
-from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted
+from compare.cli import exits, wording
+from compare.cli.commands import Outcome
+from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted
 from compare.reporting.document import Report, WrittenReport
 
 

@@ -14,19 +14,21 @@ from common.artifacts import records
 from common.errors import UserError
 from common.machine import machine
 from common.processes import signals
-from compare.comparison import comparison_plan, estimate, spread
+from compare.cli import wording
+from compare.cli.commands import Invocation
+from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
+from compare.comparison import comparison_plan, estimate
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork
-from compare.core import wording
-from compare.core.commands import Invocation
-from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.execution import axes, cells, code_digest, store
-from compare.execution.cells import Cell, MatrixPlan
-from compare.execution.twins import Twins
-from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
+from compare.results import cells, store
+from compare.results.cells import Cell, MatrixPlan
+from compare.results.workspace import FolderKind, Workspace
+from compare.running import axes, code_digest
+from compare.running.twins import Twins
+from compare.tools.cluster import spread
 
 RunCell = Callable[[ComparisonRequest, Path], object]
 

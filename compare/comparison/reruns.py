@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compare.execution import store
-from compare.execution.store import Comparison, ReplacedRun, StoredComparison
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.run_pairs import finished_runs
+from compare.results import store
+from compare.results.store import Comparison, ReplacedRun, StoredComparison
 
 
 def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:

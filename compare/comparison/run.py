@@ -14,31 +14,33 @@ from common.artifacts.schema import RunResult
 from common.machine import rates
 from common.processes import signals
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate, matrix_run, reruns, spread
+from compare.cli import commands, exits, wording
+from compare.cli.commands import Invocation, Outcome
+from compare.cli.errors import LaunchError
+from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
+from compare.cli.option_rules import AllExcept, Excludes, Needs
+from compare.cli.progress import Display, display
+from compare.comparison import comparison_plan, estimate, executor, matrix_run, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork, resume_hint
 from compare.comparison.run_options import RunOptions
-from compare.core import commands, exits, wording
-from compare.core.commands import Invocation, Outcome
-from compare.core.errors import LaunchError
-from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_rules import AllExcept, Excludes, Needs
-from compare.core.progress import Display, display
-from compare.execution import cells, executor, options, signing, store
-from compare.execution.cells import MatrixPlan
-from compare.execution.interleaving import Job, run_in_turns
-from compare.execution.launch import StartedProcess
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison, ProofRecord
-from compare.execution.taking_turns import Seat, run_round
-from compare.execution.twins import Twins
-from compare.execution.workspace import COMPARISON, Workspace, locked
 from compare.judgement import decision, run_figures, summary
 from compare.proof import ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.live import Live
+from compare.results import cells, signing, store
+from compare.results.cells import MatrixPlan
+from compare.results.store import Comparison, ProofRecord
+from compare.results.workspace import COMPARISON, Workspace, locked
+from compare.running import options
+from compare.running.interleaving import Job, run_in_turns
+from compare.running.launch import StartedProcess
+from compare.running.matrix import Row
+from compare.running.taking_turns import Seat, run_round
+from compare.running.twins import Twins
+from compare.tools.cluster import spread
 
 
 @commands.command(

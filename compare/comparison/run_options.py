@@ -11,17 +11,18 @@ import typer
 
 from common import spec
 from common.spec import SpecError
+from compare.cli import wording
+from compare.cli.errors import FolderError
+from compare.cli.option_types import Integers, Names, Range
 from compare.comparison import comparison_plan, matrix_run
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import wording
-from compare.core.errors import FolderError
-from compare.core.option_types import Integers, Names, Range
-from compare.core.statistics import VERDICT_PAIRS
-from compare.core.until_decided import UntilDecided, stopping_rule_from_options
-from compare.execution import cells, options, run_settings
-from compare.execution.cells import MatrixPlan
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.options import ContestantOptions, MatrixOptions
+from compare.results import cells
+from compare.results.cells import MatrixPlan
+from compare.running import options, run_settings
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.options import ContestantOptions, MatrixOptions
+from compare.statistics.statistics import VERDICT_PAIRS
+from compare.statistics.until_decided import UntilDecided, stopping_rule_from_options
 
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""

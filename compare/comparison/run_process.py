@@ -16,12 +16,13 @@ from typing import Any, cast
 
 from common.errors import UserError
 from common.spec import Spec, SpecError, plain_values
+from compare.cli.errors import LaunchError
+from compare.cli.interrupt import Interrupted, interruptible
 from compare.comparison import matrix_run, run
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import until_decided
-from compare.core.errors import LaunchError
-from compare.core.interrupt import Interrupted, interruptible
-from compare.execution import launch, options, run_settings, signing
+from compare.results import signing
+from compare.running import launch, options, run_settings
+from compare.statistics import until_decided
 
 _INTERRUPTED = Interrupted.__name__
 

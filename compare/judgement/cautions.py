@@ -10,14 +10,15 @@ from pydantic import JsonValue
 from common.artifacts.schema import RunResult
 from common.data import notes as data_notes
 from common.spec import Spec
-from compare.core.statistics import is_no_better_than_chance, is_significantly_lower
-from compare.execution import matrix, store
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison, ReplacedRun, StoredComparison
 from compare.judgement import environments
 from compare.judgement.row_figures import FAILURES, Summary
 from compare.judgement.run_pairs import finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 from compare.judgement.statement import Advice, Level, Statement
+from compare.results import store
+from compare.results.store import Comparison, ReplacedRun, StoredComparison
+from compare.running import matrix
+from compare.running.matrix import Row
+from compare.statistics.statistics import is_no_better_than_chance, is_significantly_lower
 
 BUSY_LOAD_PER_CORE = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""

@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult
-from compare.core import wording
-from compare.core.statistics import JudgedRatio
-from compare.execution import matrix
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
+from compare.cli import wording
 from compare.judgement.statement import Statement
+from compare.results.store import StoredComparison
+from compare.running import matrix
+from compare.running.matrix import Row
+from compare.statistics.statistics import JudgedRatio
 
 CONDITIONS = {
     "layout": "memory layout",

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from compare.core.statistics import JudgedRatio
-from compare.execution.store import Comparison, StoredComparison
 from compare.judgement.run_pairs import was_interrupted
 from compare.judgement.statement import Advice, Statement
 from compare.judgement.summary import compared_row_ids
+from compare.results.store import Comparison, StoredComparison
+from compare.statistics.statistics import JudgedRatio
 
 _DECIDED = ("above", "below", "no difference that matters")
 

@@ -9,9 +9,9 @@ from pydantic import JsonValue
 
 from common.artifacts.schema import Environment
 from common.machine.machine import Facts
-from compare.execution import contestants
-from compare.execution.store import StoredComparison
 from compare.judgement.statement import Statement
+from compare.results.store import StoredComparison
+from compare.running import contestants
 
 _GPU_LIBRARIES = ("NVIDIA driver", "CUDA", "cuDNN", "NCCL")
 

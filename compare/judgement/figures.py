@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 from common.artifacts.schema import Metrics, RunResult
-from compare.core.statistics import spread
-from compare.execution.store import Comparison
 from compare.judgement import conditions, row_values, run_figures
 from compare.judgement.row_figures import DISTURBED, GUESSING, OTHER_DATA, Summary
 from compare.judgement.row_values import RowRuns, first, largest, median, smallest
 from compare.judgement.run_figures import cores_lost, epoch_seconds, images_per_second, steps_needed, timed_steps
+from compare.results.store import Comparison
+from compare.statistics.statistics import spread
 
 Pick = str | Callable[[Summary], Any]
 

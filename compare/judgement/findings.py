@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from common.frozen import Frozen
-from compare.core.statistics import JudgedRatio
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
 from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_statements
 from compare.judgement.row_figures import Summary
 from compare.judgement.statement import Statement
 from compare.judgement.summary import Family, compared_row_ids, family
+from compare.results.store import StoredComparison
+from compare.running.matrix import Row
+from compare.statistics.statistics import JudgedRatio
 
 MIN_INPUT_WAIT = 0.1
 """Fraction of the training time spent waiting for input, below which the model alone bounds a run."""

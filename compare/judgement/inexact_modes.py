@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult, Staleness
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_pairs import finished_runs
 from compare.judgement.statement import Statement
+from compare.results.store import StoredComparison
+from compare.running.matrix import Row
 
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:

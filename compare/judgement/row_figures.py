@@ -8,8 +8,8 @@ from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
 from common.spec import MODES
-from compare.core import wording
-from compare.core.statistics import Ratio, Spread, is_no_better_than_chance
+from compare.cli import wording
+from compare.statistics.statistics import Ratio, Spread, is_no_better_than_chance
 
 FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")

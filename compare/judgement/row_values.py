@@ -13,15 +13,16 @@ import numpy as np
 from common.artifacts.schema import Metrics, Noise, Phases, RunResult, StepParts
 from common.models.stages import idle_fraction
 from common.spec import Spec
-from compare.core.differences import relative_difference
-from compare.core.statistics import Ratio, Spread, majority_accuracy, spread, spread_with_later
-from compare.execution import matrix, store
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison, StoredComparison
+from compare.cli.differences import relative_difference
 from compare.judgement import run_figures
 from compare.judgement.row_figures import FAILURES, EpochMedians, Limit, ScoreSpreads, Target
 from compare.judgement.run_figures import finite_median, images_per_second, time_to_accuracy
 from compare.judgement.run_pairs import finished_runs, ratio_of_seconds, serial_row_of, uses_accelerator, was_interrupted
+from compare.results import store
+from compare.results.store import Comparison, StoredComparison
+from compare.running import matrix
+from compare.running.matrix import Row
+from compare.statistics.statistics import Ratio, Spread, majority_accuracy, spread, spread_with_later
 
 _Value = TypeVar("_Value")
 

@@ -11,9 +11,9 @@ from common.machine import interference
 from common.machine.interference import DISTURBED_FROM
 from common.machine.rates import DeviceRates
 from common.spec import Spec
-from compare.execution.store import Comparison
 from compare.judgement import slices
 from compare.judgement.row_figures import Doubt, Limit
+from compare.results.store import Comparison
 
 
 def epoch_seconds(result: RunResult) -> float:

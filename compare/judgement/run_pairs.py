@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from common.artifacts.schema import INTERRUPTED, RunResult
-from compare.core.statistics import Ratio, paired_ratio
-from compare.execution import store
-from compare.execution.matrix import Row
-from compare.execution.store import Comparison, StoredComparison
 from compare.judgement import slices
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds, steps_needed, timed_steps
+from compare.results import store
+from compare.results.store import Comparison, StoredComparison
+from compare.running.matrix import Row
+from compare.statistics.statistics import Ratio, paired_ratio
 
 MIN_GAP_SECONDS = 60.0
 """Seconds between the starts of two runs, up to which they count as interleaved whatever their wall times. Wall times do not

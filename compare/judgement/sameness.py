@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import JsonValue
 
 from common.artifacts.schema import Metrics, RunResult
-from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
-from compare.execution import matrix
-from compare.execution.matrix import Row
-from compare.execution.store import SpotCheck, StoredComparison
+from compare.cli.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.judgement.row_figures import Summary
 from compare.judgement.statement import Statement
+from compare.results.store import SpotCheck, StoredComparison
+from compare.running import matrix
+from compare.running.matrix import Row
 
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Largest relative difference of the first losses of timed runs, before any update. It allows only for rounding. See

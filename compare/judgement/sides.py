@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from compare.execution import contestants
-from compare.execution.contestants import Contestant
-from compare.execution.store import RUNS_FOLDER, StoredComparison
+from compare.results.store import RUNS_FOLDER, StoredComparison
+from compare.running import contestants
+from compare.running.contestants import Contestant
 
 BASE, HEAD = "base", "head"
 

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine.interference import DISTURBED_FROM
-from compare.core import verdict_words, wording
-from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Spread
-from compare.core.verdict_words import percent_words
-from compare.core.wording import Detail, count
-from compare.execution import contestants, store
+from compare.cli import wording
+from compare.cli.wording import Detail, count
 from compare.judgement.conditions import DIVISION_WORDS
 from compare.judgement.row_figures import GUESSING, Doubt, Summary, Target
 from compare.judgement.run_figures import cores_words
 from compare.judgement.statement import Advice, Statement
 from compare.judgement.verdict_statements import doubt
+from compare.results import store
+from compare.running import contestants
+from compare.statistics import verdict_words
+from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio, Spread
+from compare.statistics.verdict_words import percent_words
 
 DISTURBED = "Other work disturbed it: do not rely on this."
 NO_FINDING = "Other work disturbed these runs. Make them again on an idle machine."

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from compare.core.statistics import JudgedRatio, verdicts
-from compare.core.verdict_words import speedup_verdict
-from compare.execution import matrix
-from compare.execution.store import Comparison, StoredComparison
 from compare.judgement import sameness
 from compare.judgement.figures import all_figures
 from compare.judgement.row_figures import DISTURBED, NOT_COMPARABLE, Summary
 from compare.judgement.row_values import RowRuns
 from compare.judgement.run_pairs import ratio_of_seconds, serial_row_of, uses_accelerator
+from compare.results.store import Comparison, StoredComparison
+from compare.running import matrix
+from compare.statistics.statistics import JudgedRatio, verdicts
+from compare.statistics.verdict_words import speedup_verdict
 
 
 class Family(NamedTuple):

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from compare.core import wording
-from compare.core.statistics import VERDICT_PAIRS, JudgedRatio
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
+from compare.cli import wording
 from compare.judgement.cautions import AGAIN_DISTURBED, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
 from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
 from compare.judgement.statement import Advice, Statement
 from compare.judgement.summary import Family
+from compare.results.store import StoredComparison
+from compare.running.matrix import Row
+from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio
 
 AGAIN = Advice(kind="again_when_idle", options=AGAIN_DISTURBED)
 """Advice on a stored comparison that other work disturbed."""

@@ -9,8 +9,8 @@ from common import spec
 from common.models import user_code
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
-from compare.execution.twins import Twins
+from compare.running import launch
+from compare.running.twins import Twins
 
 WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from common.models.architectures import Architecture
 from common.spec import Spec
 from common.training.tracing import group
-from compare.core.differences import absolute
+from compare.cli.differences import absolute
 from compare.proof.certificate import Rung
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -28,13 +28,13 @@ from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution.matrix import Row
-from compare.execution.twins import Twins
 from compare.proof import claims, proof_cache, rungs, single_steps, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, TraceRequest
 from compare.proof.tolerances import Yardstick
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 
 BATCH_SIZE = 16
 LEAST_PER_REPLICA = 3

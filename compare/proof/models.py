@@ -17,10 +17,10 @@ from common import spec
 from common.data import sources
 from common.models import work
 from common.models.architectures import Architecture
-from compare.core import commands, exits
-from compare.core.option_types import DistinctNames
-from compare.execution import options, twin_client
-from compare.execution.contestants import Contestant
+from compare.cli import commands, exits
+from compare.cli.option_types import DistinctNames
+from compare.running import options, twin_client
+from compare.running.contestants import Contestant
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,11 @@ from rich.console import Console
 from common import spec
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
-from compare.core import commands, exits, wording
-from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_modes, require_distinct, split_names
-from compare.core.option_rules import AllExcept, Excludes
-from compare.core.option_types import Parsed
-from compare.execution import matrix, options, run_settings
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.matrix import Row
-from compare.execution.options import OPTIMIZERS
-from compare.execution.store import IN_FLOAT64
-from compare.execution.twins import Twins
-from compare.execution.workspace import FolderKind
+from compare.cli import commands, exits, wording
+from compare.cli.commands import Invocation, Outcome
+from compare.cli.option_parsing import parse_modes, require_distinct, split_names
+from compare.cli.option_rules import AllExcept, Excludes
+from compare.cli.option_types import Parsed
 from compare.judgement import sameness, statement_words
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
@@ -39,6 +32,13 @@ from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
+from compare.results.store import IN_FLOAT64
+from compare.results.workspace import FolderKind
+from compare.running import matrix, options, run_settings
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.matrix import Row
+from compare.running.options import OPTIMIZERS
+from compare.running.twins import Twins
 
 NAME, RESULTS_FILE = "parity", "parity.json"
 

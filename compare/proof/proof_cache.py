@@ -18,10 +18,10 @@ from common.data import sources
 from common.machine import machine
 from common.processes.process_spec import KERNEL_VARIABLES
 from common.spec import Spec
-from compare.core import differences
-from compare.execution import code_digest, launch
-from compare.execution.twins import Twins
+from compare.cli import differences
 from compare.proof.certificate import Proof
+from compare.running import code_digest, launch
+from compare.running.twins import Twins
 
 _KERNEL_VARIABLES = re.compile(
     f"({KERNEL_VARIABLES}|LD"

@@ -12,11 +12,11 @@ from common.artifacts import array_file
 from common.machine import machine, private_folder
 from common.processes.entry import PROCESS_WIDE_FIELDS
 from common.spec import Spec
-from compare.core.errors import LaunchError
-from compare.execution import launch
-from compare.execution.twins import Twins
+from compare.cli.errors import LaunchError
 from compare.proof import claims
 from compare.proof.differences import Arrays
+from compare.running import launch
+from compare.running.twins import Twins
 
 _TWIN_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """Environment of two twins that run at the same time: a waiting thread must sleep, or it takes a core from the other

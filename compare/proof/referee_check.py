@@ -15,13 +15,13 @@ from common.data.batches import BatchPlan
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
-from compare.core.differences import absolute, relative
-from compare.execution.twins import Twins
+from compare.cli.differences import absolute, relative
 from compare.proof import ladder, single_steps, step_truth
 from compare.proof.differences import Arrays, group, largest_difference, on_scale
 from compare.proof.recordings import Recorder, TraceRequest
 from compare.proof.referee import network, training
 from compare.proof.referee.network import RefereeBatch, Weights
+from compare.running.twins import Twins
 
 STEPS = 10
 FEW_IMAGES, MOST_PIXELS = 8, 32

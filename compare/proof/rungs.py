@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.core.differences import FLOAT32_TOLERANCE, absolute, relative
+from compare.cli.differences import FLOAT32_TOLERANCE, absolute, relative
 from compare.proof import tolerances
 from compare.proof.certificate import Rung
 from compare.proof.differences import (

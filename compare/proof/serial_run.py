@@ -11,10 +11,10 @@ import numpy as np
 
 from common.artifacts import array_file, atomic_files
 from common.spec import Precision, Spec
-from compare.core.differences import relative
-from compare.execution.twins import Twins
+from compare.cli.differences import relative
 from compare.proof import ladder
 from compare.proof.recordings import Recorder, TraceRequest
+from compare.running.twins import Twins
 
 SPEC_FILE = "spec.json"
 

@@ -31,7 +31,7 @@ from common.machine import machine
 from common.models import work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.core import wording
+from compare.cli import wording
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
 from compare.proof.referee import training

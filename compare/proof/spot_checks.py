@@ -41,18 +41,18 @@ from common.models.architectures import Architecture
 from common.spec import EFFECTS, Spec
 from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, DECISIONS_FILE, StepDraw, example_hashes, fingerprint, strata
 from common.training.tracing import state
-from compare.core import wording
-from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
-from compare.execution import store
-from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
-from compare.execution.twins import Twins
+from compare.cli import wording
+from compare.cli.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
 from compare.proof.step_comparison import UpdateRule
 from compare.proof.step_truth import UNIT
+from compare.results import store
+from compare.results.store import IN_FLOAT64, SpotCheck, StoredComparison
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 
 COMPUTED_FLOPS = 4e10
 """FLOPs of the recorded steps that the referee computes again, for all runs together: some six seconds on two cores. Each row

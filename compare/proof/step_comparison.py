@@ -18,7 +18,7 @@ import numpy.typing as npt
 from common.models.architectures import Architecture
 from common.spec import MODELS, Optimizer, Spec
 from common.training.tracing import group, state
-from compare.core.differences import absolute
+from compare.cli.differences import absolute
 from compare.proof import claims
 from compare.proof.compressed import Buckets, ExpectedExchange, expected_exchange
 from compare.proof.differences import on_scale

@@ -29,7 +29,7 @@ from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Optimizer, Spec
 from common.training.tracing import SCORED, group, state, state_before
-from compare.core.differences import absolute
+from compare.cli.differences import absolute
 from compare.proof import decisions
 from compare.proof.decisions import Decider, StepOutcome, Tie
 from compare.proof.referee import network

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.spec import Spec
-from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64
-from compare.execution.twins import Twins
 from compare.proof import claims
 from compare.proof.certificate import Proof
+from compare.results.store import IN_FLOAT64
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 
 
 def row_verdicts(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict[str, str]:

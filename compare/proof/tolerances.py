@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.core.differences import FLOAT32_TOLERANCE, relative
+from compare.cli.differences import FLOAT32_TOLERANCE, relative
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays, scaled_difference
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.core.wording import shortened, visible
+from compare.cli.wording import shortened, visible
 from compare.judgement.row_figures import Summary
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
 

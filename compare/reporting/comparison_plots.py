@@ -16,10 +16,10 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
-from compare.core.statistics import Ratio
 from compare.judgement.row_figures import FAILURES, Summary
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
+from compare.statistics.statistics import Ratio
 
 DrawResult = bool | Literal["x", "y"]
 """Return type of a `Drawing`."""

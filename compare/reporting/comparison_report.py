@@ -13,11 +13,8 @@ from typing import Any
 from common.artifacts.schema import RunResult
 from common.machine.machine import INSTALLED
 from common.spec import build
-from compare.core import exits, wording
-from compare.core.statistics import VERDICT_PAIRS
-from compare.core.terminal import FULL
-from compare.execution import launch, signing, store
-from compare.execution.store import SPEC_FILE, Comparison, StoredComparison
+from compare.cli import exits, wording
+from compare.cli.terminal import FULL
 from compare.judgement import cautions, environments, statement_words
 from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
@@ -45,6 +42,10 @@ from compare.reporting.document import (
     without_output_options,
 )
 from compare.reporting.tables import Table
+from compare.results import signing, store
+from compare.results.store import SPEC_FILE, Comparison, StoredComparison
+from compare.running import launch
+from compare.statistics.statistics import VERDICT_PAIRS
 
 RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1

@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine.machine import processors
-from compare.core import verdict_words, wording
-from compare.core.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, inverse, resolution
-from compare.core.terminal import FULL
-from compare.core.wording import percent
-from compare.execution import matrix, store
-from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64, StoredComparison
+from compare.cli import wording
+from compare.cli.terminal import FULL
+from compare.cli.wording import percent
 from compare.judgement import cautions, conditions, statement_words
 from compare.judgement.findings import ComparisonFindings
 from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
 from compare.judgement.run_pairs import uses_accelerator, was_interrupted
 from compare.judgement.summary import compared_row_ids
 from compare.reporting.screen import LEGEND, MOST_SENTENCES, Bar, Chart, Paragraph, Screen
+from compare.results import store
+from compare.results.store import IN_FLOAT64, StoredComparison
+from compare.running import matrix
+from compare.running.matrix import Row
+from compare.statistics import verdict_words
+from compare.statistics.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, inverse, resolution
 
 MAX_NAMED = 2
 """Most rows or configurations that a sentence names. It counts the others."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.core import verdict_words, wording
+from compare.cli import wording
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, SWITCH_CONDITIONS
 from compare.judgement.row_figures import Summary
 from compare.judgement.statement_words import DOUBTED_ROW, unreliable_rows_note
@@ -16,6 +16,7 @@ from compare.reporting.epoch_tables import epochs_across, epochs_down, epochs_ta
 from compare.reporting.figure_tables import figure_columns, figure_table
 from compare.reporting.step_tables import limit_table, operation_tables, step_table
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
+from compare.statistics import verdict_words
 
 ENVIRONMENTS = "In what do the environments differ?"
 """Heading of the sentences on `environment_table`."""

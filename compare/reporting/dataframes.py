@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from common.artifacts.schema import Metrics, RunResult
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
 from compare.judgement.figures import all_figures
 from compare.judgement.run_figures import switches_words
+from compare.results.store import StoredComparison
+from compare.running.matrix import Row
 
 
 def runs(stored: StoredComparison) -> pd.DataFrame:

@@ -21,13 +21,13 @@ from common.artifacts import atomic_files, records
 from common.data import cache
 from common.machine import machine, plain_file
 from common.machine.machine import processors
-from compare.core import exits, terminal, wording
-from compare.core.wording import Sentence
-from compare.execution import signing, store
+from compare.cli import exits, terminal, wording
+from compare.cli.wording import Sentence
 from compare.reporting import latex, page, plots, screen, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import ELSEWHERE, Table
+from compare.results import signing, store
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 LAST_REPORTS = "last_reports"

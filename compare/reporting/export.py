@@ -15,13 +15,14 @@ from common.artifacts import atomic_files
 from common.artifacts.schema import Metrics, RunResult
 from common.machine.machine import INSTALLED
 from common.spec import SpecError
-from compare.core import commands, wording
-from compare.core.errors import FolderError
-from compare.core.option_types import Choice
-from compare.execution import options, store
-from compare.execution.store import StoredComparison
-from compare.execution.workspace import FolderKind
+from compare.cli import commands, wording
+from compare.cli.errors import FolderError
+from compare.cli.option_types import Choice
 from compare.reporting import tables
+from compare.results import store
+from compare.results.store import StoredComparison
+from compare.results.workspace import FolderKind
+from compare.running import options
 
 EXTRAS_FILE = "requirements-tracking.txt"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from common.data.dataset import Images
-from compare.core.wording import shortened
+from compare.cli.wording import shortened
 from compare.reporting.plots import COLOURS, FONT_FILE, FORMATS, SETTINGS
 
 MAX_CLASSES = 60

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase, digits
 
-from compare.core.wording import one_line
+from compare.cli.wording import one_line
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, cell_text, is_text
 
 WIDTH_PT = 338.0

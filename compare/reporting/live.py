@@ -15,9 +15,9 @@ from typing import Any
 
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
-from compare.core import wording
-from compare.core.progress import Display, time_left
-from compare.core.wording import clock_words
+from compare.cli import wording
+from compare.cli.progress import Display, time_left
+from compare.cli.wording import clock_words
 from compare.reporting import page, tables
 from compare.reporting.plots import COLOURS
 

@@ -13,12 +13,8 @@ from matplotlib.figure import Figure
 
 from common.machine import machine
 from common.machine.machine import COMMAND
-from compare.core import exits, wording
-from compare.core.statistics import JudgedRatio, Ratio, inverse, verdicts
-from compare.core.terminal import FULL
-from compare.core.verdict_words import family_words, verdict_text
-from compare.execution import cells, store
-from compare.execution.cells import Cell, MatrixPlan
+from compare.cli import exits, wording
+from compare.cli.terminal import FULL
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
@@ -26,6 +22,10 @@ from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report, Section, without_output_options
 from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Column, Table
+from compare.results import cells, store
+from compare.results.cells import Cell, MatrixPlan
+from compare.statistics.statistics import JudgedRatio, Ratio, inverse, verdicts
+from compare.statistics.verdict_words import family_words, verdict_text
 
 RESULTS_FILE = "results.json"
 _NOT_RUN = "not run yet"

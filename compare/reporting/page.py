@@ -11,10 +11,10 @@ from typing import Any
 
 import jinja2
 
-from compare.core.statistics import Ratio, Spread
 from compare.judgement.row_figures import DISTURBED, GUESSING, NOT_COMPARABLE
 from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
+from compare.statistics.statistics import Ratio, Spread
 
 _TEMPLATES = Path(__file__).parent / "templates"
 TONES = {

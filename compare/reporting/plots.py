@@ -16,7 +16,7 @@ from matplotlib.font_manager import get_font
 from matplotlib.ticker import LogFormatterMathtext
 
 from common.artifacts import atomic_files
-from compare.core import wording
+from compare.cli import wording
 
 FORMATS = ("png", "svg")
 _DPI = 150

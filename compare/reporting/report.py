@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from compare.core import commands
-from compare.core.commands import Outcome
-from compare.core.errors import FolderError
-from compare.execution import cells, options, store
-from compare.execution.workspace import FolderKind
+from compare.cli import commands
+from compare.cli.commands import Outcome
+from compare.cli.errors import FolderError
 from compare.reporting import comparison_report, document, matrix_report, side_by_side
+from compare.results import cells, store
+from compare.results.workspace import FolderKind
+from compare.running import options
 
 
 @commands.command()

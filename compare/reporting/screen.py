@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from compare.core import wording
-from compare.core.terminal import FULL
+from compare.cli import wording
+from compare.cli.terminal import FULL
 from compare.reporting import tables
 from compare.reporting.tables import Table
 

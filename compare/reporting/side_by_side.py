@@ -10,14 +10,10 @@ from typing import Any, NamedTuple
 
 from common.machine import machine
 from common.spec import EFFECTS
-from compare.core import exits, wording
-from compare.core.differences import relative_difference
-from compare.core.errors import FolderError
-from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, unpaired_ratio, verdicts
-from compare.core.terminal import FULL
-from compare.core.verdict_words import bounded_words, family_words, interval_words, p_value_text, verdict_text
-from compare.execution import store
-from compare.execution.workspace import FolderKind
+from compare.cli import exits, wording
+from compare.cli.differences import relative_difference
+from compare.cli.errors import FolderError
+from compare.cli.terminal import FULL
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import undisturbed_pairs
 from compare.judgement.row_figures import DISTURBED, Summary
@@ -31,6 +27,10 @@ from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
+from compare.results import store
+from compare.results.workspace import FolderKind
+from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, unpaired_ratio, verdicts
+from compare.statistics.verdict_words import bounded_words, family_words, interval_words, p_value_text, verdict_text
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"

@@ -22,9 +22,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from compare.core.statistics import Ratio, Spread
-from compare.core.verdict_words import UNBOUNDED
-from compare.core.wording import Detail, one_line, shortened
+from compare.cli.wording import Detail, one_line, shortened
+from compare.statistics.statistics import Ratio, Spread
+from compare.statistics.verdict_words import UNBOUNDED
 
 Cell = str | int | float | Spread | Ratio | None
 

@@ -33,18 +33,18 @@ from rich.table import Table
 
 from common import spec
 from compare.comparison import run
-from compare.core.statistics import VERDICT_PAIRS, MeanEstimate, Ratio, mean_difference, paired_ratio
-from compare.core.verdict_words import interval_words
-from compare.execution import launch
-from compare.execution.best_switches import BestSwitches
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.interleaving import turn
-from compare.execution.store import StoredComparison
-from compare.execution.twins import Twins
 from compare.judgement.run_figures import epoch_seconds, images_per_second
 from compare.judgement.run_pairs import ratio_of_seconds
 from compare.judgement.summary import summarize
-from compare.switches.search import EPOCH_STEPS, USUAL, LadderStep
+from compare.results.store import StoredComparison
+from compare.running import launch
+from compare.running.best_switches import BestSwitches
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.interleaving import turn
+from compare.running.twins import Twins
+from compare.statistics.statistics import VERDICT_PAIRS, MeanEstimate, Ratio, mean_difference, paired_ratio
+from compare.statistics.verdict_words import interval_words
+from compare.tools.switches.search import EPOCH_STEPS, USUAL, LadderStep
 from tensorflow_impl.__main__ import _NOT_NEEDED
 from tests.benchmarks import flat, harness, overhead, reports, scans
 from tests.benchmarks.flat import Pairs

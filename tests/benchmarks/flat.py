@@ -19,7 +19,7 @@ from common.data import sources
 from common.data.batches import BatchPlan
 from common.machine import machine
 from common.models import architectures
-from compare.execution.interleaving import turn
+from compare.running.interleaving import turn
 from tests.benchmarks.sealed import Runs
 
 TRAINED = (1_000, 100_000)

@@ -21,7 +21,7 @@ from typing import Any
 
 from common import spec
 from common.artifacts.schema import RunResult
-from compare.core.statistics import paired_ratio
+from compare.statistics.statistics import paired_ratio
 from tests.benchmarks.sealed import Runs
 from tests.planted import recorded
 

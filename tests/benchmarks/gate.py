@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine.machine import PROJECT_ROOT
-from compare.core.statistics import Ratio, paired_ratio
-from compare.core.verdict_words import interval_words
-from compare.execution.interleaving import turn
+from compare.running.interleaving import turn
+from compare.statistics.statistics import Ratio, paired_ratio
+from compare.statistics.verdict_words import interval_words
 
 MOST = 1.15
 """How many times as much it may cost."""

@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-from compare.core.interrupt import Interrupted, interruptible
+from compare.cli.interrupt import Interrupted, interruptible
 from tests.namespaces import Link, joined_hosts
 
 

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from common.artifacts import event_log, results
-from compare.execution import launch, store
-from compare.execution.matrix import Row
+from compare.results import store
+from compare.running import launch
+from compare.running.matrix import Row
 from tests.support import comparisons
 
 MODES, REPEATS = ("serial", "data_parallel", "multi_process", "parameter_server"), 1250

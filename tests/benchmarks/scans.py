@@ -26,7 +26,7 @@ from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded, load_files
 from common.machine.machine import available_cores
 from common.spec import Data
-from compare.execution.interleaving import turn
+from compare.running.interleaving import turn
 
 HERE = Path(__file__).parent
 ARCHIVE = "tomato-leaf-subset.tar"

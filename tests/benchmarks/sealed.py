@@ -7,9 +7,9 @@ from common import spec
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.spec import Spec
-from compare.execution import launch
-from compare.execution.contestants import Contestant
 from compare.judgement.run_figures import times_in_doubt
+from compare.running import launch
+from compare.running.contestants import Contestant
 
 
 class Runs:

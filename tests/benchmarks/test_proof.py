@@ -6,10 +6,10 @@ from typing import Any
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
-from compare.execution import launch
-from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Proof
+from compare.running import launch
+from compare.running.twins import Twins
 
 
 def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from common import spec
 from common.artifacts.schema import RunResult
 from common.machine import machine
-from compare.execution.twins import Twins
+from compare.running.twins import Twins
 from tests.benchmarks.sealed import Runs
 
 STEPS_EPOCHS, INPUT_EPOCHS = 7, 30

@@ -23,10 +23,10 @@ from rich.table import Table
 from common import spec
 from common.data import sources
 from common.models import architectures
-from compare.core.statistics import paired_ratio
-from compare.core.verdict_words import interval_words
-from compare.execution import launch
-from compare.execution.interleaving import turn
+from compare.running import launch
+from compare.running.interleaving import turn
+from compare.statistics.statistics import paired_ratio
+from compare.statistics.verdict_words import interval_words
 from tests.benchmarks import harness
 from tests.benchmarks.bars import BEST_BARS
 

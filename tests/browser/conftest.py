@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution.store import StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
+from compare.results.store import StoredComparison
 from tests.browser.chromium import Chromium
 from tests.support import comparisons
 

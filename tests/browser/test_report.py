@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from compare.core.progress import display
+from compare.cli.progress import display
 from compare.reporting import live, side_by_side
 from compare.reporting.comparison_report import read
 from tests.browser.chromium import Chromium

@@ -9,12 +9,13 @@ import pytest
 
 from common.machine import machine, rates
 from common.machine.rates import Rates
-from compare.core import terminal
-from compare.core.errors import FolderError
-from compare.execution import launch, workspace
+from compare.cli import terminal
+from compare.cli.errors import FolderError
 from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.reporting.plots import Drawing
+from compare.results import workspace
+from compare.running import launch
 from tests.compare import forked
 from tests.compare.twins import fake
 from tests.support.snapshots import screens

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from common.machine.parent_process import tied_to_parent
-from compare.execution import launch
+from compare.running import launch
 
 FORKED = frozenset(
     f"tests.compare.twins.{name}"

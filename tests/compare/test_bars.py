@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.core.statistics import MeanEstimate, Ratio
+from compare.statistics.statistics import MeanEstimate, Ratio
 from tests.benchmarks.bars import exit_code, met, within
 
 

@@ -40,19 +40,20 @@ from common.data.sources import DataRefused, archives
 from common.models import architectures, weights
 from common.models.weights import WeightsError
 from common.spec import SpecError, plain_values
-from compare.core.errors import FolderError
-from compare.execution import contestants, run_settings, store
-from compare.execution.store import flatten
-from compare.papers import schema
-from compare.regression import history
+from compare.cli.errors import FolderError
 from compare.reporting import comparison_report
-from compare.workflows.study_file import SCALES, Study
+from compare.results import store
+from compare.results.store import flatten
+from compare.running import contestants, run_settings
+from compare.tools.papers import schema
+from compare.tools.papers.study_file import SCALES, Study
+from compare.tools.regression import history
 from tests.common.data.sources import test_archives
 from tests.support import comparisons
 
 PROJECT = Path(__file__).parents[2]
 REFUSALS = (SpecError, FolderError, DataRefused, BadImageError, CheckpointError, WeightsError)
-"""What becomes an exit code and a sentence (tests/compare/core/test_exits.py), or a line of a report."""
+"""What becomes an exit code and a sentence (tests/compare/cli/test_exits.py), or a line of a report."""
 
 QUICK, MANY = 40, int(os.environ.get("CONVTWINS_FUZZ_INPUTS", "3000"))
 FIRST = int(os.environ.get("CONVTWINS_FUZZ_FIRST", "0"))
@@ -359,7 +360,7 @@ KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]
     "spec files": (check_spec, (of_file(spec_values),)),
     "--set": (lambda asked: plan_a_comparison(None, asked), (assignments,)),
     "studies": (check_study, (of_file(lambda: file_values("studies/plant-disease.yaml")), st.sampled_from(SCALES))),
-    "papers": (check_paper, (of_file(lambda: file_values("compare/papers/tomato-two-frameworks.yaml")),)),
+    "papers": (check_paper, (of_file(lambda: file_values("compare/tools/papers/tomato-two-frameworks.yaml")),)),
     "plans": (lambda plan: check_results(plan, comparison()[1]), (st.deferred(lambda: altered(comparison()[0])),)),
     "results": (
         lambda runs: check_results(comparison()[0], runs),

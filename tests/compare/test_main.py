@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from common.errors import UserError
 from compare.__main__ import _help_of, app, modules
-from compare.execution import launch
+from compare.running import launch
 from tests.support import comparisons, processes, trees
 from tests.support.command_line import convtwins
 from tests.support.processes import Finished
@@ -64,7 +64,7 @@ def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
 
 
 PLUGIN = """
-from compare.core import commands
+from compare.cli import commands
 
 @commands.command()
 def command() -> None:

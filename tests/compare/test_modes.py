@@ -10,16 +10,16 @@ import pytest
 from common import spec
 from common.models import architectures
 from common.spec import MODES, Mode
-from compare.core.option_parsing import parse_modes
-from compare.execution import matrix
-from compare.execution.twins import Twins
+from compare.cli.option_parsing import parse_modes
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.planning import prediction, schedules
-from compare.planning.case import PredictionError
 from compare.proof import claims
+from compare.running import matrix
+from compare.running.twins import Twins
+from compare.tools.planning import prediction, schedules
+from compare.tools.planning.case import PredictionError
 from tests.compare.conftest import describe_as
-from tests.compare.planning import made
+from tests.compare.tools.planning import made
 from tests.compare.twins import fake
 from tests.support.command_line import convtwins_json
 from tests.support.comparisons import of_rows, row
@@ -81,5 +81,5 @@ def test_it_is_judged(gossip: Mode) -> None:
 def test_a_plan_lays_it_out_and_names_the_file_that_lacks_its_schedule(gossip: Mode) -> None:
     planned, refusals = prediction.enumerate_layouts({"cores": 2}, ["gossip"], 2)
     assert [*planned] == ["serial", "gossip x2"] and not refusals
-    with pytest.raises(PredictionError, match=r"mode gossip .*compare/planning/schedules\.py"):
+    with pytest.raises(PredictionError, match=r"mode gossip .*compare/tools/planning/schedules\.py"):
         schedules.step(made.case(made.run("gossip", 2)))

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from compare.comparison import selftest
-from compare.execution import launch
+from compare.running import launch
+from compare.tools.selftest import selftest
 from tests.support import refusals, trees
 from tests.support.command_line import convtwins
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.spec import Spec
-from compare.execution import axes
-from compare.schema import schemas
+from compare.running import axes
+from compare.tools.schema.schema import schemas
 from tests.support import comparisons
 from tests.support.command_line import convtwins
 

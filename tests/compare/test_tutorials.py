@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution import launch, store
+from compare.results import store
+from compare.running import launch
 from tests.support import processes
 from tests.support.command_line import convtwins
 from tests.support.processes import git

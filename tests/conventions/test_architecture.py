@@ -131,8 +131,8 @@ def planted(tmp_path: Path) -> Path:
         "compare/core/numbers.py": numbers,
         "compare/core/words.py": "SHORT = 1\n",
         "compare/core/own.py": "from compare.core.numbers import TWO\n",
-        "compare/tuning/tune.py": f"{tune}def f(numbers):\n    return numbers.nowhere\n",
-        "compare/doctor.py": "from compare.core.numbers import Ratio\nimport compare.tuning\n",
+        "compare/tools/tuning/tune.py": f"{tune}def f(numbers):\n    return numbers.nowhere\n",
+        "compare/tools/doctor/doctor.py": "from compare.core.numbers import Ratio\nimport compare.tools.tuning\n",
     }
     for name, source in files.items():
         path = tmp_path / name

@@ -449,7 +449,7 @@ def plant(tmp_path: Path) -> Plant:
         ("from importlib import import_module as load\nload('torch')", "torch"),
         ("__import__('torch')", "torch"),
         ("import runpy\nrunpy.run_module('pytorch_impl')", "pytorch_impl"),
-        ("import compare.execution.launch", "compare.execution.launch"),
+        ("import compare.running.launch", "compare.running.launch"),
         ("from pytorch_impl import train", "pytorch_impl.train"),
         ("from ...pytorch_impl import train", "pytorch_impl.train"),
         ("from ... import compare", "compare"),

@@ -13,10 +13,10 @@ READ_BY = frozenset(
 )
 """Methods that read or change a text."""
 REASONS = {
-    ("compare/data/data_report.py", "startswith"): "indented lines of an error",
-    ("compare/data/data_report.py", "removesuffix"): "lines of an error",
-    ("compare/regression/regress_screen.py", "partition"): "shortens a line between sentences",
-    ("compare/regression/regress_screen.py", "rpartition"): "shortens a line between words",
+    ("compare/tools/data/data_report.py", "startswith"): "indented lines of an error",
+    ("compare/tools/data/data_report.py", "removesuffix"): "lines of an error",
+    ("compare/tools/regression/regress_screen.py", "partition"): "shortens a line between sentences",
+    ("compare/tools/regression/regress_screen.py", "rpartition"): "shortens a line between words",
     ("compare/reporting/latex.py", "replace"): "typesets a cell's interval",
     ("compare/reporting/latex.py", "split"): "breaks a cell between words",
     ("compare/reporting/comparison_screen.py", "removesuffix"): "the name of a processor",

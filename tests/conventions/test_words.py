@@ -24,11 +24,11 @@ HOUSE_WORDS = frozenset(
 STORED = {
     ("compare/reporting/tables.py", "apart"): "a field of tables that studies store",
     ("common/matching/pair.py", "Side"): "files that `match --write` made import it",
-    ("compare/comparison/selftest.py", "found"): "a column of selftest.json",
-    ("compare/execution/store.py", "shown"): "a field of compare.json",
-    ("compare/regression/records.py", "of"): "a field of regress.json",
-    ("compare/papers/schema.py", "said"): "a field of the papers' YAML",
-    ("compare/papers/schema.py", "departs"): "a field of the papers' YAML",
+    ("compare/tools/selftest/selftest.py", "found"): "a column of selftest.json",
+    ("compare/results/store.py", "shown"): "a field of compare.json",
+    ("compare/tools/regression/records.py", "of"): "a field of regress.json",
+    ("compare/tools/papers/schema.py", "said"): "a field of the papers' YAML",
+    ("compare/tools/papers/schema.py", "departs"): "a field of the papers' YAML",
 }
 """House words that stay, with the reason."""
 SAME_CLASSES = {"ParameterServer", "Pipeline"}

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution import launch
-from compare.execution.twins import Twins
 from compare.proof import single_steps
+from compare.running import launch
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins
 from tests.support.snapshots import screens
 

@@ -13,9 +13,9 @@ from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.processes import command_line
 from common.spec import Spec
-from compare.execution import launch
 from compare.proof.differences import Arrays
 from compare.proof.referee import network, training
+from compare.running import launch
 
 Change = Callable[[Arrays], None]
 DESCRIBED = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from common.machine import machine
-from compare.execution import launch, matrix, run_settings
-from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
+from compare.running import launch, matrix, run_settings
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins
 from tests.support import trees
 from tests.support.command_line import convtwins

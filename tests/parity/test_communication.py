@@ -9,8 +9,8 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from compare.execution import launch
-from compare.execution.contestants import Contestant
+from compare.running import launch
+from compare.running.contestants import Contestant
 
 BASE: dict[str, Any] = {
     "model": "tests.parity.probe",

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from common import spec
-from compare.execution.contestants import Contestant
-from compare.execution.twins import Twins
 from compare.proof import ladder, proof_cache
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
+from compare.running.contestants import Contestant
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins
 
 OPTIONS: dict[str, Any] = {

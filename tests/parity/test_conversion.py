@@ -11,10 +11,10 @@ from common.artifacts import results, trained
 from common.data import sources
 from common.spec import Spec
 from common.training import scores
-from compare.evaluation import convert
-from compare.execution import launch, twin_client
-from compare.execution.contestants import Contestant
-from compare.execution.twins import Twins
+from compare.running import launch, twin_client
+from compare.running.contestants import Contestant
+from compare.running.twins import Twins
+from compare.tools.evaluation import convert
 
 
 def settings(model: str) -> Spec:

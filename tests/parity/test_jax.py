@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from common import spec
-from compare.execution import launch, options
-from compare.execution.twins import Twins
 from compare.proof import ladder
+from compare.running import launch, options
+from compare.running.twins import Twins
 from tests.support import jax_environment, processes
 
 PYTHON = jax_environment.interpreter()
@@ -82,7 +82,7 @@ from types import SimpleNamespace
 import jax
 from common.machine import environment
 from jax_impl import device
-from compare.execution.twins import Twins
+from compare.running.twins import Twins
 there = {"nvidia-cudnn-cu12": "9.1", "nvidia-nccl-cu13": "2.28", "nvidia-cuda-runtime": "13.0", "nvidia-cublas-cu12": "12.9"}
 environment.distributions = lambda: there
 for version in ("PJRT C API\\ncuda 13000", "PJRT C API\\nrocm 60300"):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common import spec
-from compare.execution.twins import Twins
 from compare.proof import ladder, parity, tolerances
 from compare.proof.certificate import Proof, Rung
+from compare.running.twins import Twins
 
 MODES = (
     "serial",

@@ -7,9 +7,9 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from compare.execution import launch
-from compare.execution.contestants import Contestant
 from compare.proof.differences import Arrays
+from compare.running import launch
+from compare.running.contestants import Contestant
 from tests.parity.settings import setting
 
 STEPS = 8

@@ -12,15 +12,15 @@ from syrupy.assertion import SnapshotAssertion
 from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
-from compare.core.errors import LaunchError
-from compare.execution import contestants, matrix
-from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64
-from compare.execution.twins import Twins
+from compare.cli.errors import LaunchError
 from compare.proof import ladder, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
+from compare.results.store import IN_FLOAT64
+from compare.running import contestants, matrix
+from compare.running.contestants import Contestant
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 from tests.parity.made_up import Change, FakeTwins
 from tests.support import trees
 from tests.support.comparisons import with_fields

@@ -10,9 +10,9 @@ import pytest
 from common import spec
 from common.data import sources
 from common.machine import machine
-from compare.execution import code_digest
-from compare.execution.twins import Twins
 from compare.proof import proof_cache
+from compare.running import code_digest
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins
 
 TIMED: dict[str, Any] = {"model": "simple_cnn", "epochs": 2}

@@ -7,10 +7,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from common import spec
 from common.processes import commands
-from compare.execution import launch
-from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.recordings import Recorder, TraceRequest
+from compare.running import launch
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins
 
 SMALL = {"steps": 2, "global_batch_size": 10, "width": 0.125}

@@ -19,10 +19,10 @@ from common.models import work
 from common.spec import Spec
 from common.training import tracing
 from common.training.tracing import state_before
-from compare.execution.twins import Twins
 from compare.proof import decisions, ladder, single_steps, step_comparison, step_truth
 from compare.proof.certificate import Proof, Rung
 from compare.proof.referee import layers, network
+from compare.running.twins import Twins
 from tests.parity.made_up import FakeTwins, architecture_of, recording_of_steps
 from tests.parity.settings import setting
 from tests.support import processes

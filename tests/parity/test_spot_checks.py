@@ -14,14 +14,14 @@ from common.data.batches import BatchPlan
 from common.machine import placement
 from common.models.architectures import resolve
 from common.training.spot_checks import StepDraw, example_hashes, fingerprint, strata
-from compare.execution import store
-from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64, SpotCheck
-from compare.execution.twins import Twins
 from compare.proof import spot_checks
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.spot_checks import TimedRun
+from compare.results import store
+from compare.results.store import IN_FLOAT64, SpotCheck
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 from tests.support import comparisons, processes, trees
 
 VALUES: dict[str, Any] = {

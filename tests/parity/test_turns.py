@@ -9,11 +9,13 @@ import pytest
 from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.spec import build
-from compare.execution import executor, launch, matrix, store
-from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
-from compare.execution.taking_turns import run_round
+from compare.comparison import executor
 from compare.judgement import slices
+from compare.results import store
+from compare.running import launch, matrix
+from compare.running.contestants import Contestant
+from compare.running.matrix import Row
+from compare.running.taking_turns import run_round
 
 FIELDS = {"data": {"source": "digits", "limit": 640}, "epochs": 3, "global_batch_size": 16, "cores": 1}
 SAME = ("step_losses", "order_hash", "final_weights_hash", "test", "confusion")

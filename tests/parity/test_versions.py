@@ -10,10 +10,10 @@ import pytest
 
 from common import spec
 from common.machine import machine
-from compare.execution import launch, options
-from compare.execution.contestants import Contestant
-from compare.execution.twins import Twins
 from compare.proof import ladder
+from compare.running import launch, options
+from compare.running.contestants import Contestant
+from compare.running.twins import Twins
 
 ENVIRONMENTS = [word for word in os.environ.get("CONVTWINS_VERSIONS", "").split(":") if word]
 

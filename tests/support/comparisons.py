@@ -16,9 +16,9 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, Profile
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.matrix import Row, Unavailable
-from compare.execution.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
+from compare.results.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.matrix import Row, Unavailable
 
 Record = TypeVar("Record", bound=pydantic.BaseModel)
 

@@ -1,7 +1,7 @@
 """What the report of a comparison says, in words."""
 
-from compare.execution.store import StoredComparison
 from compare.reporting import comparison_report
+from compare.results.store import StoredComparison
 
 
 def in_words(stored: StoredComparison) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """The contract of all twins: the checks of `convtwins conformance`, of PyTorch, TensorFlow or JAX (`--framework`).
 
-Twins with planted defects are in tests/compare/conformance.
+Twins with planted defects are in tests/compare/tools/conformance.
 """
 
 from pathlib import Path
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from compare.conformance import conformance
-from compare.conformance.trial import TwinUnderTest
-from compare.execution import launch
-from compare.execution.twins import Twins
+from compare.running import launch
+from compare.running.twins import Twins
+from compare.tools.conformance import conformance
+from compare.tools.conformance.trial import TwinUnderTest
 from tests.support import jax_environment
 
 SMALL: dict[str, Any] = {"model_steps": {"simple_cnn": 3}, "optimizers": ("adam",), "precisions": ("float64",)}

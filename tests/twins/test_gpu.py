@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.artifacts.schema import RunResult
-from compare.execution.twins import Twins
+from compare.running.twins import Twins
 from tests.conftest import VISIBLE_GPUS
 from tests.twins.runs import Run
 

@@ -12,9 +12,10 @@ import pytest
 
 from common import spec
 from common.artifacts import results
-from compare.execution import executor, store
-from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
+from compare.comparison import executor
+from compare.results import store
+from compare.running.contestants import Contestant
+from compare.running.matrix import Row
 from tests.twins.runs import PROJECT, RANKS, SETTINGS, Run, wait_until_gone
 
 LIMIT = {"hang_seconds": 5.0}

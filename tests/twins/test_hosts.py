@@ -16,7 +16,7 @@ from common import spec
 from common.artifacts import checkpoint, event_log, results
 from common.machine import placement
 from common.processes import supervisor
-from compare.execution.twins import Twins
+from compare.running.twins import Twins
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
 from tests.support import processes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.artifacts import checkpoint, event_log, results
-from compare.execution import store
+from compare.results import store
 from tests import full_disk
 from tests.control_groups import control_group, within
 from tests.full_disk import FullDisk

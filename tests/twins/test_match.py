@@ -1,4 +1,4 @@
-"""What `match` says that it supports. The matches themselves are in `tests/compare/matching`."""
+"""What `match` says that it supports. The matches themselves are in `tests/compare/tools/matching`."""
 
 from pathlib import Path
 

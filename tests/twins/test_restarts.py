@@ -21,9 +21,11 @@ import pytest
 from common import spec
 from common.artifacts import checkpoint, event_log
 from common.artifacts.schema import RunResult
-from compare.execution import executor, matrix, store
-from compare.execution.contestants import Contestant
-from compare.execution.twins import Twins
+from compare.comparison import executor
+from compare.results import store
+from compare.running import matrix
+from compare.running.contestants import Contestant
+from compare.running.twins import Twins
 from tests.twins.runs import PROJECT, SETTINGS
 
 ALL, SEED, DRAWN = os.environ.get("CONVTWINS_BLOWS") == "all", 29, 2

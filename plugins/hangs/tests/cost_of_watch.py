@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare.core.statistics import paired_ratio
-from compare.execution.interleaving import turn
+from compare.running.interleaving import turn
+from compare.statistics.statistics import paired_ratio
 from convtwins_hangs.watching.watcher import Watcher
 
 MOST = 0.03

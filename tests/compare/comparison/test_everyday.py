@@ -16,12 +16,13 @@ import pytest
 
 from common import spec
 from common.data import cache as store
-from compare import api, doctor
+from compare import api
+from compare.cli.errors import FolderError
 from compare.comparison import estimate
-from compare.core.errors import FolderError
-from compare.execution import launch
 from compare.proof import ladder
 from compare.reporting import comparison_plots
+from compare.running import launch
+from compare.tools.doctor import doctor
 from tests.compare.conftest import behave
 from tests.support import comparisons, processes, trees
 from tests.support.command_line import convtwins, convtwins_json

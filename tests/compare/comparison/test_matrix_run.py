@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from compare import api
-from compare.core.errors import FolderError
-from compare.execution import cells, launch, signing, store
+from compare.cli.errors import FolderError
 from compare.reporting import matrix_report, plots
+from compare.results import cells, signing, store
+from compare.running import launch
 from tests.compare.conftest import behave, write_empty
 from tests.support import comparisons, trees
 from tests.support.command_line import Ended, convtwins, convtwins_json

@@ -29,7 +29,7 @@ import psutil
 import pytest
 
 from common.machine import private_folder
-from compare.execution import store
+from compare.results import store
 from tests.compare.comparison.test_survival import gone, sealed, started
 from tests.compare.conftest import behave
 from tests.support import processes

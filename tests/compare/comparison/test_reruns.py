@@ -8,15 +8,15 @@ import pytest
 
 from common.artifacts import results
 from common.artifacts.schema import Noise
+from compare.cli import wording
 from compare.comparison import comparison_plan, reruns
-from compare.core import wording
-from compare.core.statistics import SIGNIFICANCE, Ratio
-from compare.execution import store
-from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.run_pairs import comparable_runs, pairs_of_seconds, ratio_of_seconds
 from compare.proof import ladder
+from compare.results import store
+from compare.results.store import StoredComparison
+from compare.running.matrix import Row
+from compare.statistics.statistics import SIGNIFICANCE, Ratio
 from tests.compare.conftest import behave
 from tests.support import comparisons
 from tests.support.command_line import convtwins, convtwins_json

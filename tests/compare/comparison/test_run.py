@@ -16,17 +16,18 @@ import psutil
 import pytest
 
 from common.artifacts import results
-from compare.comparison import comparison_plan, run
-from compare.core import errors
-from compare.core.interrupt import Interrupted
-from compare.execution import executor, launch, run_settings, store, workspace
-from compare.execution.comparison_settings import ComparisonSettings
-from compare.execution.twins import Twins
-from compare.execution.workspace import COMPARISON
+from compare.cli import errors
+from compare.cli.interrupt import Interrupted
+from compare.comparison import comparison_plan, executor, run
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
+from compare.results import store, workspace
+from compare.results.workspace import COMPARISON
+from compare.running import launch, run_settings
+from compare.running.comparison_settings import ComparisonSettings
+from compare.running.twins import Twins
 from tests.compare.conftest import behave, write_empty
 from tests.compare.twins import fake
 from tests.support import comparisons, processes, trees
@@ -274,7 +275,7 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with workspace.locked(tmp_path / "out"):
-        code = "from compare.execution import workspace; from pathlib import Path; workspace.locked(Path('out')).__enter__()"
+        code = "from compare.results import workspace; from pathlib import Path; workspace.locked(Path('out')).__enter__()"
         second = processes.python("-c", code, folder=tmp_path, PYTHONPATH=str(launch.PROJECT_ROOT))
     assert "FolderError: Another command works in out." in second.stderr
 
@@ -493,7 +494,7 @@ def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number
         """
         import sys
         from common.machine import machine
-        from compare.execution import launch
+        from compare.running import launch
         from compare.__main__ import app
         launch.FRAMEWORKS.clear()
         launch.FRAMEWORKS.update(left="tests.compare.twins.left", right="tests.compare.twins.right")

@@ -18,10 +18,10 @@ from common.data.sources import DataRefused
 from common.errors import UserError
 from common.spec import Spec, SpecError
 from compare import api
+from compare.cli.errors import FolderError, LaunchError, UnfitError
 from compare.comparison import run_process
-from compare.core.errors import FolderError, LaunchError, UnfitError
-from compare.execution import launch, run_settings
-from compare.schema import SPEC_FILE
+from compare.running import launch, run_settings
+from compare.tools.schema.schema import SPEC_FILE
 from tests.compare import forked
 from tests.compare.conftest import behave
 from tests.support import comparisons, trees

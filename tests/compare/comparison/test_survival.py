@@ -21,8 +21,9 @@ import pytest
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import EpochRecord, RunResult
 from common.machine import machine
-from compare.core import errors
-from compare.execution import launch, store, workspace
+from compare.cli import errors
+from compare.results import store, workspace
+from compare.running import launch
 from tests import full_disk
 from tests.compare.conftest import behave
 from tests.compare.twins import deadly
@@ -35,7 +36,7 @@ DRIVER = textwrap.dedent(
     """
     import sys
     from common.machine import machine
-    from compare.execution import launch
+    from compare.running import launch
     from compare.__main__ import app
     from tests.compare.twins import deadly
     deadly.arm()
@@ -238,7 +239,7 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
         """
         import sys, time
         from pathlib import Path
-        from compare.execution import workspace
+        from compare.results import workspace
         with workspace.locked(Path(sys.argv[1])):
             print(flush=True)
             time.sleep(600)

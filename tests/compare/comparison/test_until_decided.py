@@ -12,12 +12,13 @@ from syrupy.assertion import SnapshotAssertion
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.spec import SpecError
-from compare.comparison import selftest
-from compare.core import until_decided
-from compare.core.interrupt import Interrupted
-from compare.core.until_decided import UntilDecided
-from compare.execution import executor, store
-from compare.execution.matrix import Row
+from compare.cli.interrupt import Interrupted
+from compare.comparison import executor
+from compare.results import store
+from compare.running.matrix import Row
+from compare.statistics import until_decided
+from compare.statistics.until_decided import UntilDecided
+from compare.tools.selftest import selftest
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.statements import in_words

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.artifacts import atomic_files
-from compare.core.errors import FolderError
-from compare.execution import cells, store
-from compare.execution.comparison_settings import ComparisonSettings
+from compare.cli.errors import FolderError
+from compare.results import cells, store
+from compare.running.comparison_settings import ComparisonSettings
 from tests.support.command_line import convtwins
 from tests.support.refusals import refused
 

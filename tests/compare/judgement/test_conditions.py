@@ -7,14 +7,14 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from common import spec
-from compare.execution.best_switches import SwitchSearchBudget
-from compare.execution.contestants import Contestant
-from compare.execution.store import StoredComparison
 from compare.judgement import conditions
 from compare.judgement.conditions import CONDITIONS, DIVISION_WORDS
 from compare.judgement.row_figures import NOT_COMPARABLE, OTHER_DATA
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
+from compare.results.store import StoredComparison
+from compare.running.best_switches import SwitchSearchBudget
+from compare.running.contestants import Contestant
 from tests.support import comparisons
 from tests.support.comparisons import of_rows, row, with_fields, with_plan, with_runs
 from tests.support.statements import in_words

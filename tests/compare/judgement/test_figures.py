@@ -14,10 +14,10 @@ from compare.judgement import figures
 from compare.judgement.figures import Figure, Metric
 from compare.judgement.row_figures import Summary
 from compare.judgement.row_values import largest
-from compare.regression import history, regress
-from compare.regression.records import Criteria, metrics_named
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
+from compare.tools.regression import history, regress
+from compare.tools.regression.records import Criteria, metrics_named
 from tests.support import comparisons
 
 PAGE = Path(__file__).parents[3] / "docs" / "figures.md"

@@ -5,7 +5,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.artifacts.schema import Members, Staleness
-from compare.execution.matrix import Row
+from compare.running.matrix import Row
 from tests.support import comparisons
 from tests.support.comparisons import score, with_runs
 from tests.support.statements import in_words

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import sameness
 from compare.judgement.summary import summarize
+from compare.results.store import ProofRecord, StoredComparison
 from tests.support import comparisons
 from tests.support.comparisons import score, with_plan, with_runs
 from tests.support.statements import in_words

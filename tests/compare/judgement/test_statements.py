@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
-from compare.execution.store import StoredComparison
 from compare.judgement import statement_words
 from compare.judgement.statement import Advice, Statement
 from compare.judgement.statement_words import ADVICE, Fields, sentences
 from compare.judgement.summary import summarize
-from compare.matching import match_words
 from compare.reporting import comparison_report
-from compare.tuning import tuning_words
+from compare.results.store import StoredComparison
+from compare.tools.matching import match_words
+from compare.tools.tuning import tuning_words
 from tests.support import comparisons
 from tests.support.comparisons import with_runs
 

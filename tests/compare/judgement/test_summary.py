@@ -13,8 +13,6 @@ from common.artifacts.schema import EpochRecord, Noise, Restart, RunResult, Step
 from common.data import notes
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
-from compare.execution.matrix import Row
-from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import cautions, sameness
 from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import NOT_COMPARABLE
@@ -26,6 +24,8 @@ from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
+from compare.results.store import ProofRecord, StoredComparison
+from compare.running.matrix import Row
 from tests.support import comparisons
 from tests.support.comparisons import epoch, good, of_rows, repeated, row, score, with_fields, with_plan, with_runs
 from tests.support.statements import in_words

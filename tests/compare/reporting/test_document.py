@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
 
-from compare.core import exits, wording
-from compare.core.statistics import Ratio, Spread
+from compare.cli import exits, wording
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
+from compare.statistics.statistics import Ratio, Spread
 from tests.support import comparisons
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution import store
+from compare.results import store
 from tests.support import comparisons
 from tests.support.command_line import convtwins
 from tests.support.refusals import check_ended

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from compare.core.statistics import Ratio, Spread
-from compare.execution.store import StoredComparison
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, latex, tables
+from compare.results.store import StoredComparison
+from compare.statistics.statistics import Ratio, Spread
 from tests.support import comparisons
 
 _LETTERS = st.characters(codec="ascii", exclude_categories=["Cc"])

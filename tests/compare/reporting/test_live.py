@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from compare.core.progress import display
+from compare.cli.progress import display
 from compare.reporting import live
 from compare.reporting.live import REFRESH_SECONDS, Live
 from tests.support import comparisons, trees

@@ -11,12 +11,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from common.artifacts.schema import Noise
-from compare.execution.store import StoredComparison
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, page, svg
 from compare.reporting.comparison_report import judge
 from compare.reporting.document import Report
 from compare.reporting.plots import SETTINGS
+from compare.results.store import StoredComparison
 from tests.support import comparisons, processes, trees
 
 TEMPLATES = Path(page.__file__).parent / "templates"

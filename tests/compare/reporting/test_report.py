@@ -13,13 +13,13 @@ import pytest
 from common.artifacts import event_log, results
 from common.artifacts.schema import Metrics, Noise
 from common.machine import machine
-from compare.core import errors
-from compare.core.statistics import Ratio
-from compare.execution import store
-from compare.execution.store import StoredComparison
-from compare.regression import history
+from compare.cli import errors
 from compare.reporting import comparison_report, document
 from compare.reporting.tables import Cell, Column, Table
+from compare.results import store
+from compare.results.store import StoredComparison
+from compare.statistics.statistics import Ratio
+from compare.tools.regression import history
 from tests import hostile_files
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
-from compare.execution.store import ProofRecord, SpotCheck, StoredComparison
 from compare.reporting import comparison_report, document, side_by_side
 from compare.reporting.comparison_report import judge
 from compare.reporting.document import Report
 from compare.reporting.screen import MAX_LINES, Screen
+from compare.results.store import ProofRecord, SpotCheck, StoredComparison
 from tests.support import comparisons
 from tests.support.snapshots import Screens, printed
 

@@ -8,16 +8,17 @@ import pytest
 from scipy import stats
 from syrupy.assertion import SnapshotAssertion
 
-from compare.core import alpha_spending, wording
-from compare.core.errors import FolderError
-from compare.core.statistics import Ratio, unpaired_ratio
-from compare.execution import store
-from compare.execution.store import StoredComparison
-from compare.execution.workspace import COMPARISON
+from compare.cli import wording
+from compare.cli.errors import FolderError
 from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
+from compare.results import store
+from compare.results.store import StoredComparison
+from compare.results.workspace import COMPARISON
+from compare.statistics import alpha_spending
+from compare.statistics.statistics import Ratio, unpaired_ratio
 from tests.support import comparisons, refusals, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.comparisons import repeated, stored_in, with_fields, with_plan, with_runs

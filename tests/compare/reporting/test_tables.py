@@ -19,12 +19,13 @@ from syrupy.assertion import SnapshotAssertion
 
 from common.machine.rates import DeviceRates
 from common.training import metrics, scores
-from compare.core import verdict_words, wording
-from compare.core.statistics import Ratio
-from compare.execution.store import StoredComparison
+from compare.cli import wording
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
 from compare.reporting.comparison_report import judge
+from compare.results.store import StoredComparison
+from compare.statistics import verdict_words
+from compare.statistics.statistics import Ratio
 from tests.support import comparisons
 
 

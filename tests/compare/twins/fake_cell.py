@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from compare.comparison import cell_process
+from compare.tools.cluster import cell_process
 from tests.compare.twins import fake_comparison
 
 if __name__ == "__main__":

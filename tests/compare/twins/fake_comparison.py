@@ -4,8 +4,8 @@ import pytest
 
 from common.machine import machine, rates
 from compare.comparison import run_process
-from compare.execution import launch
 from compare.reporting import plots
+from compare.running import launch
 from tests.compare import conftest
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from compare.execution import launch
+from compare.running import launch
 
 launch.FRAMEWORKS.clear()
 launch.FRAMEWORKS["left"] = "tests.compare.twins.learner_left"

@@ -12,8 +12,8 @@ import typer
 from common.artifacts import atomic_files
 from common.machine import code_version, machine
 from common.spec import SpecError
-from compare.core import commands, exits, wording
-from compare.core.commands import Outcome
+from compare.cli import commands, exits, wording
+from compare.cli.commands import Outcome
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 from convtwins_hangs.concurrency import meanings, sarif, sources

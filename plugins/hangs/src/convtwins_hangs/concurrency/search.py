@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from compare.core import wording
+from compare.cli import wording
 from convtwins_hangs.concurrency import verdicts
 from convtwins_hangs.concurrency.execution import Execution
 from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.spec import SpecError
-from compare.core.wording import shortened
+from compare.cli.wording import shortened
 from convtwins_hangs.concurrency.findings import Suppression, parse_suppressions
 
 MAX_BYTES = 2_000_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.core import exits, wording
+from compare.cli import exits, wording
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table

@@ -11,7 +11,7 @@ from common.watching import flight_report, judge
 from common.watching.flight_report import Mismatch, Rank
 from common.watching.judge import MAX_IDLE_CORES, Blame, BlameCause, ProcessState
 from common.watching.phrases import Phrase
-from compare.core import wording
+from compare.cli import wording
 from convtwins_hangs.watching import waits
 from convtwins_hangs.watching.job import is_number
 from convtwins_hangs.watching.member import IDLE_BYTES, MAX_JOINT_MEMBERS, MIN_JOINT_SAMPLES, JobMember, WaitState

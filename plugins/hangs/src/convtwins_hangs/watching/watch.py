@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from compare.core import commands, wording
-from compare.core.commands import Invocation
+from compare.cli import commands, wording
+from compare.cli.commands import Invocation
 from compare.reporting import tables
 from compare.reporting.document import Report
 from convtwins_hangs.watching import report

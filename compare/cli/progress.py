@@ -1,0 +1,139 @@
+"""Live progress on the terminal: which run, its epoch, loss and accuracy, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from common.artifacts.schema import RunResult
+from compare.cli.wording import clock_words, one_line
+
+_REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
+
+
+class Terminal(NamedTuple):
+    """Progress bars of a display: one for all runs, one for the current step."""
+
+    progress: Progress
+    overall: TaskID
+    current: TaskID
+
+
+class Display:
+    """One line for the whole comparison and one for its current step.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, terminal: Terminal, clock: Callable[[], float]) -> None:
+        self.terminal = terminal
+        self._progress, self._overall, self._current = terminal
+        self.clock = clock
+        self._jobs: Sequence[str] = ()
+        self._seconds: dict[str, list[float]] = {}
+        self._name = self._label = ""
+        self._started = clock()
+
+    def say(self, text: str) -> None:
+        """Show a message about work before or after the runs."""
+        self._progress.update(self._current, description=text, total=None, facts="")
+
+    def stage(self, text: str) -> None:
+        """Show a message about work that may take minutes. Outside a terminal, print a line that it begins."""
+        self.say(text)
+        self._line(f"{text} ...")
+
+    def tell(self, text: str) -> None:
+        """Show a message about work that has ended. Outside a terminal, print it as a line."""
+        self.say(text)
+        self._line(text)
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """Set the planned runs, in order, by the name of their row. The repeats of a row take about the same time."""
+        self._jobs = jobs
+        self._progress.update(self._overall, total=len(jobs), completed=0, visible=True)
+
+    def begin(self, name: str, label: str) -> None:
+        """Show that a run starts."""
+        self._name, self._label, self._started = name, label, self.clock()
+        self._progress.reset(self._current, description=label, total=None, facts="starting")
+
+    def watch(self, events: list[dict[str, Any]]) -> None:
+        """Show the progress of the current run from its events."""
+        total = next((float(event["total_epochs"]) for event in events if event.get("event") == "start"), None)
+        epochs = [event for event in events if event.get("event") == "epoch"]
+        facts = "first step" if events else "starting"
+        if epochs and total is not None:
+            facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}"
+            if train := epochs[-1]["train"]:
+                facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
+            elapsed = self.clock() - self._started
+            resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
+            if num_epochs := len(epochs) - resumed:
+                self._show_time_left({**self._seconds, self._name: [elapsed * (total - resumed) / num_epochs]}, elapsed)
+        self._progress.update(self._current, total=total, completed=len(epochs), facts=facts)
+
+    def end(self, result: RunResult | None = None, note: str = "") -> None:
+        """Count the current run as ended. Outside a terminal, print a line about it, with a note at its end.
+
+        Tables show its result.
+        """
+        seconds = self.clock() - self._started
+        self._seconds.setdefault(self._name, []).append(seconds)
+        self._progress.advance(self._overall)
+        self._jobs = self._jobs[1:]
+        self._show_time_left(self._seconds, 0.0)
+        status = "" if result is None or result.status == "ok" else f", {result.status}"
+        if status and result is not None and result.reason:
+            status += f" ({one_line(result.reason)})"
+        left = (
+            f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
+        )
+        self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}{f'; {note}' if note else ''}.")
+
+    def _line(self, text: str) -> None:
+        if self._progress.disable:
+            self._progress.console.print(text, markup=False, soft_wrap=True)
+
+    def _show_time_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
+        seconds_left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
+        self._progress.update(self._overall, facts=f"about {clock_words(seconds_left)} left")
+
+
+def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
+    """Estimate the seconds that these runs will take: each the mean of its row so far, or of all rows if that has not run."""
+    known = [value for values in seconds.values() for value in values]
+    if not known:
+        return 0.0
+    mean = sum(known) / len(known)
+    return sum(sum(seconds[job]) / len(seconds[job]) if job in seconds else mean for job in jobs)
+
+
+@contextmanager
+def display(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Generator[Display]:
+    """Show progress on stderr, or on a console, while the block runs. Shows nothing if that is not a terminal.
+
+    Args:
+        clock: returns seconds.
+    """
+    console = console or Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+        console=console,
+        refresh_per_second=_REFRESH_PER_SECOND,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        overall = progress.add_task("runs", visible=False, facts="")
+        current = progress.add_task("starting", total=None, facts="")
+        yield Display(Terminal(progress, overall, current), clock)

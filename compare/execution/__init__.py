@@ -1,1 +1,0 @@
-"""Twins started as processes, and their results stored in a folder."""

@@ -1,0 +1,1 @@
+"""The folder of a comparison: workspace, plan, runs, signature."""

@@ -1,0 +1,1 @@
+"""Twins as processes: described, started, measured; and the rows that they run."""

@@ -1,0 +1,253 @@
+"""Runs of one repeat at nearly the same time: all their processes live, and one run after the other trains a slice of steps.
+
+What the machine does in a quarter of a second meets the slices of all runs alike, so their ratio hardly feels it. While a run
+waits, all its processes are stopped. `common.training.turns` is the side of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import selectors
+import signal
+import socket
+import statistics
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import psutil
+
+from common.machine import footprint
+from common.machine.private_folder import PrivateFolder
+from common.training.turns import SOCKET_VARIABLE
+from compare.running.launch import StartedProcess
+
+TURN_SECONDS = 0.25
+"""Seconds of training that a turn aims at, in the median row."""
+LEAST_STEPS = 4
+"""Least number of steps of a turn, and the number in the first one, when no row's speed is known."""
+POLL_SECONDS = 0.25
+MAX_COMPUTED_SECONDS, MAX_COMPUTED_PART = 0.1, 0.01
+"""CPU time that a run may use while it waits, in seconds and as part of the waiting: the kernel counts in ticks, and a signal
+takes a moment to stop a process."""
+MEMORY_RESERVE = 1.5
+"""Free memory that a further run needs, in units of the largest one that has started in this round."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Seat:
+    """The place of one run in a round: its socket, its process, and the seconds that it has waited.
+
+    Args:
+        path: path of its socket, which no other file has.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.environment: Mapping[str, str] = {SOCKET_VARIABLE: path}
+        """Environment variables for the process of the run."""
+        self.computed_seconds = 0.0
+        """CPU seconds that its processes used while they had to wait."""
+        self.memory_bytes = 0
+        self._process: StartedProcess | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(1)
+        self._connection: socket.socket | None = None
+        self._paused_seconds = 0.0
+        self._asked_at: float | None = None
+        self.steps_left = 0
+        """Timed steps that were left of the epoch when it asked last."""
+        self._stopped_at = 0.0
+        self._cpu_seconds = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self._asked_at is not None
+
+    def defect(self) -> str | None:
+        """Describe how the run computed while it had to wait. None: it did not."""
+        paused_seconds = self.paused_seconds()
+        if self.computed_seconds <= MAX_COMPUTED_SECONDS + MAX_COMPUTED_PART * paused_seconds:
+            return None
+        return (
+            f"computed out of turn: its processes used {self.computed_seconds:.2f} s of CPU time in the {paused_seconds:.2f} s "
+            "in which they had to wait"
+        )
+
+    def paused_seconds(self) -> float:
+        """Return the seconds that the run has waited for its turns until now."""
+        current = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        return self._paused_seconds + current
+
+    def listen(self, process: StartedProcess, seconds: float) -> bool:
+        """Wait at most these seconds until the run asks for its next turn. If it does, it is stopped, and this returns True."""
+        if process is not self._process:  # a restart
+            self._process = process
+            self._disconnect()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection or self._listener, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return False
+        if self._connection is None:
+            self._connection = self._listener.accept()[0]
+            return False
+        if not (message := self._connection.recv(4096)):
+            self._disconnect()
+            return False
+        self._asked_at = time.monotonic()
+        self._stop(process)
+        self.steps_left = json.loads(message)["steps_left"]
+        return True
+
+    def start_turn(self, steps: int) -> None:
+        """Continue the processes of a run that waits, and let it train this number of steps, or as many as are left."""
+        if self._asked_at is None or self._connection is None or self._process is None:
+            return
+        # A rest of less than half a turn would be a turn of its own.
+        steps = self.steps_left if self.steps_left < 1.5 * steps else steps
+        used_seconds = sum(each.cpu_seconds for each in footprint.read_tree(psutil.Process(self._process.pid)))
+        self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
+        continued_at = time.time()
+        _signal_group(self._process, signal.SIGCONT)
+        answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
+        now = time.monotonic()
+        self._paused_seconds, self._asked_at = self._paused_seconds + now - self._asked_at, None
+        with contextlib.suppress(OSError):  # it has died, which its process tells
+            self._connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def release(self) -> None:
+        """Continue its processes, so that they can end. None gets a turn."""
+        if self._process is not None:
+            _signal_group(self._process, signal.SIGCONT)
+
+    def close(self) -> None:
+        self._disconnect()
+        self._listener.close()
+
+    def _stop(self, process: StartedProcess) -> None:
+        _signal_group(process, signal.SIGSTOP)
+        self._stopped_at = time.time()
+        tree = footprint.read_tree(psutil.Process(process.pid))
+        self._cpu_seconds = sum(each.cpu_seconds for each in tree)
+        self.memory_bytes = sum(each.resident_bytes for each in tree)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._asked_at = None, None
+
+
+def _signal_group(process: StartedProcess, number: signal.Signals) -> None:
+    """Send a signal to all processes of a run: it has a session and a process group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+class _Run(Generic[_Item, _Result]):
+    """One run of a round.
+
+    Args:
+        place: its place among the items.
+        steps: runs the item, one look at its process for each step of the generator.
+    """
+
+    def __init__(self, place: int, seat: Seat, steps: Generator[StartedProcess, None, _Result]) -> None:
+        self.place = place
+        self.seat = seat
+        self.results: list[_Result] = []
+        """Its result, once it has ended."""
+        self.step_seconds: float | None = None
+        """Seconds of a step in its first turn."""
+        self._steps = steps
+
+    def advance(self, steps: int) -> None:
+        """Let the run work until it asks for its next turn, or has ended."""
+        started, left = time.monotonic(), self.seat.steps_left
+        self.seat.start_turn(steps)
+        with contextlib.suppress(_Ended):
+            while not self.seat.listen(self._look(), POLL_SECONDS):
+                pass
+        if self.step_seconds is None and left - self.seat.steps_left == steps:
+            self.step_seconds = (time.monotonic() - started) / steps
+
+    def close(self) -> None:
+        """End the run, if it has not ended."""
+        self.seat.release()
+        self._steps.close()  # before its socket: a run whose launcher has gone would call that its own failure
+        self.seat.close()
+
+    def _look(self) -> StartedProcess:
+        try:
+            return next(self._steps)
+        except StopIteration as ended:
+            self.results.append(ended.value)
+            raise _Ended from None
+
+
+class _Ended(Exception):
+    """A run has ended."""
+
+
+def run_round(
+    items: Sequence[_Item],
+    run: Callable[[_Item, Seat], Generator[StartedProcess, None, _Result]],
+    turn_seconds: float = TURN_SECONDS,
+    free_memory: Callable[[], int] = lambda: psutil.virtual_memory().available,
+) -> list[_Result]:
+    """Run all items in turns, and return their results in order.
+
+    Their processes are started one after the other, and each works until its first timed step. Then they train in turns. Runs
+    that do not fit into the memory together follow in a round of their own.
+
+    Args:
+        items: in the order of starting.
+        run: runs an item with a seat, one look at its process for each step of the generator.
+        turn_seconds: seconds of training that a turn aims at.
+        free_memory: returns the bytes of memory that further processes can have.
+    """
+    results: dict[int, _Result] = {}
+    while len(results) < len(items):
+        with contextlib.ExitStack() as closing:
+            folder = closing.enter_context(PrivateFolder())
+            runs: list[_Run[_Item, _Result]] = []
+            for place, item in enumerate(items):
+                if place in results:
+                    continue
+                if runs and free_memory() < MEMORY_RESERVE * max(each.seat.memory_bytes for each in runs):
+                    break
+                seat = Seat(str(folder.path / str(place)))
+                runs.append(_Run(place, seat, run(item, seat)))
+                closing.callback(runs[-1].close)
+                runs[-1].advance(0)
+            _take_turns(runs, turn_seconds)
+            results |= {run.place: result for run in runs for result in run.results}
+    return [results[place] for place in range(len(items))]
+
+
+def _take_turns(runs: Sequence[_Run[_Item, _Result]], turn_seconds: float) -> None:
+    steps = LEAST_STEPS
+    for number, order in enumerate(itertools.cycle(balanced_orders(len(runs)))):
+        training = [runs[place] for place in order if runs[place].seat.waits]
+        if not training:
+            return
+        for each in training:
+            each.advance(steps)
+        if number == 0 and (known := [each.step_seconds for each in runs if each.step_seconds]):
+            steps = max(round(turn_seconds / statistics.median(known)), LEAST_STEPS)
+
+
+def balanced_orders(number: int) -> list[list[int]]:
+    """Return orders of items in which each stands at each place, and follows each other one, equally often: a Williams design.
+
+    Two items stand in the orders [0, 1] and [1, 0].
+    """
+    first = [0]
+    for step in range(1, number):
+        first.append((number - (step // 2) if step % 2 == 0 else (step + 1) // 2) % number)
+    orders = [[(place + shift) % number for place in first] for shift in range(number)]
+    return orders if number % 2 == 0 else [*orders, *(order[::-1] for order in orders)]

@@ -1,0 +1,1 @@
+"""Spreads, paired ratios, sequential verdicts, and their words."""

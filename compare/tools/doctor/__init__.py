@@ -1,0 +1,1 @@
+"""Can this machine run Convtwins, and what would be missing?"""

@@ -1,0 +1,461 @@
+"""Causes in two models' layers, weights, losses, gradients, statistics and optimizers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.matching.records import Array, Layer
+from compare.tools.matching import formulas
+from compare.tools.matching.alignment import Alignment, describe_layer
+from compare.tools.matching.causes import BIASED_VARIANCE, ROUNDED_CONSTANTS, Cause
+from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel
+from compare.tools.matching.formulas import close, max_relative_difference
+
+_MAX_SIXTHS, _MAX_REMAINDER = 2.0, 1e-3
+"""Bounds of the test for a rounded sixth, in units of the relative change that this rounding makes.
+
+All gradients may differ by the first bound for each hard sigmoid. One gradient must differ by a rounded sixth. With this
+corrected, no more than the second bound may remain.
+"""
+_GRADIENT_FLOOR, _TOLERANCE_BEHIND = 1e-6, 1e-8
+"""Relative floor and tolerance of gradients behind the last hard sigmoid.
+
+A gradient that is smaller than the floor, relative to the largest one, counts as that large.
+"""
+
+# Causes in the models themselves.
+
+
+def explain_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequence[Mapping[str, Layer]]) -> list[Cause]:
+    """Return causes why parameters do not fit each other."""
+    causes: list[Cause] = []
+    for left, right in alignment.incompatible:
+        where = ", ".join(layer.where for layer in (left, right) if layer is not None and layer.where)
+        axis = (right.settings if right is not None else {}).get("axis", -1)
+        if axis != -1 and right is not None:
+            causes.append(Cause("data-format", {"one": sides[1], "layer": right.name, "axis": axis}, where, None, "shape"))
+        else:
+            layers_of_sides = [describe_layer(left), describe_layer(right)]
+            causes.append(Cause("layer-missing", {"one": sides[0], "other": sides[1], "layers": layers_of_sides}, where))
+    for name, other in alignment.names.items():
+        ours, theirs = layers[0][name], layers[1][other]
+        for side, here, there in ((0, ours, theirs), (1, theirs, ours)):
+            for role in here.parameters.keys() - there.parameters.keys():
+                names = [here.name, there.name]
+                values = {"one": sides[side], "other": sides[1 - side], "role": role, "layers": names}
+                causes.append(Cause("bias-missing", values, _where(there, here), None, "parameter"))
+    return causes
+
+
+def explain_weights(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, as_built: bool) -> list[Cause]:
+    """Return causes why the models' own parameters differ. `as_built`: nothing was copied since the models were built."""
+    causes: list[Cause] = []
+    for name, other in alignment.names.items():
+        ours, theirs = left.layers["inference"][name], right.layers["inference"][other]
+        for role, mine in left.parameters(name).items():
+            copied = right.parameters(other).get(role)
+            if copied is None or close(mine, copied):
+                continue
+            for words, cause, form in _wrong_layouts(left, ours, mine, role):
+                if form.shape == copied.shape and close(form, copied):
+                    values = {"one": left.name, "other": right.name, "parameter": f"{other}.{role}", "form": words}
+                    causes.append(Cause(cause, values, _where(ours, theirs), max_relative_difference(form, copied)))
+                    break
+    starts = [{key.removeprefix("start/"): value for key, value in side.arrays.items()} for side in (left, right)]
+    causes = causes[:3] or explain_initialisation((left.name, right.name), starts, alignment)
+    if not causes and as_built:
+        causes = [Cause("initialisation", variant="draws")]
+    return causes
+
+
+def _wrong_layouts(side: MeasuredModel, ours: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
+    """Yield (description, cause, array) of wrong layouts of a copied parameter."""
+    if role == "kernel" and array.ndim == 4:
+        yield "with height and width exchanged", "kernel-layout", array.transpose(1, 0, 2, 3)
+        yield "upside down", "kernel-layout", array[::-1, ::-1]
+        yield "with inputs and outputs exchanged", "kernel-layout", array.transpose(0, 1, 3, 2)
+    if role == "kernel" and array.ndim == 2:
+        names = list(side.layers["inference"])
+        shapes = [side.layers["inference"][name].output for name in names[: names.index(ours.name)]]
+        shapes = [[*side.values("inference", names[0])[0].shape[1:]], *shapes]
+        images = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) == len(array)]
+        if images:
+            height, width, channels = images[-1]
+            chw = array.reshape(height, width, channels, -1).transpose(2, 0, 1, 3).reshape(array.shape)
+            hwc = array.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(array.shape)
+            words = "in the other order of the flattened image (channels, height, width or height, width, channels)"
+            yield words, "flatten-order", chw
+            yield words, "flatten-order", hwc
+        yield "transposed", "kernel-layout", array.T
+
+
+def explain_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str, Array]], alignment: Alignment) -> list[Cause]:
+    """Return a cause for parameters that are drawn from other distributions as built. Sampling error does not count."""
+    other_sizes: list[Any] = []
+    for one, other in alignment.names.items():
+        for role in ("kernel", "bias"):
+            arrays = [start.get(f"{name}.{role}") for start, name in zip(starts, (one, other), strict=True)]
+            if arrays[0] is None or arrays[1] is None:
+                continue
+            deviations = [float(np.sqrt(np.mean(np.square(array)))) for array in arrays if array is not None]
+            log_ratio = math.inf if min(deviations) == 0 else abs(math.log(deviations[0] / deviations[1]))
+            if max(deviations) > 0 and log_ratio > 5 / math.sqrt(arrays[0].size):
+                other_sizes.append({"parameter": f"{one}.{role}", "root_mean_squares": [*deviations]})
+    values = {"one": names[0], "other": names[1], "parameters": other_sizes}
+    return [Cause("initialisation", values)] if other_sizes else []
+
+
+# Causes of a difference in training.
+
+
+def layers_with_equal_inputs(left: MeasuredModel, right: MeasuredModel, alignment: Alignment) -> dict[str, str]:
+    """Return pairs of layers with parameters whose inputs agree in training mode, except for constants rounded to float32."""
+    return {
+        name: other
+        for name, other in alignment.names.items()
+        if name in left.layers["training"] and other in right.layers["training"]  # else it runs in inference alone
+        if max_relative_difference(left.values("training", name)[0], right.values("training", other)[0])
+        <= SAME_VALUES_TOLERANCE
+    }
+
+
+def normalised_by_batch_std(side: MeasuredModel, name: str, left: Array, right: Array) -> tuple[Array, Array]:
+    """Return two running means of a layer relative to a scale, so that rounding is small. Other statistics stay as they are.
+
+    The scale of a channel is the largest mean of the layer, or the standard deviation of the batch in this channel, if that is
+    larger. Behind another BatchNorm a mean may be zero but for rounding.
+
+    Args:
+        side: the model that has the layer.
+        name: name of the statistic.
+        left, right: float[channels].
+    """
+    layer = name.rpartition(".")[0]
+    if not name.endswith(".mean") or layer not in side.layers["training"]:
+        return left, right
+    x, _ = side.values("training", layer)
+    largest = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), 1e-30)
+    scale = np.maximum(x.std(tuple(range(x.ndim - 1))), largest)
+    return left / scale, right / scale
+
+
+def explain_statistics(
+    left: MeasuredModel, right: MeasuredModel, names: Mapping[str, str], equal_inputs: Container[str]
+) -> list[Cause]:
+    """Return causes why running statistics differ after one training pass. Empty, if they do not explain every layer.
+
+    Args:
+        left, right: the models.
+        names: pairs of layers.
+        equal_inputs: pairs of `layers_with_equal_inputs`. No cause here explains a difference of the others.
+    """
+    causes: dict[str, list[Cause]] = {}
+    for name, other in names.items():
+        layer = left.layers["training"].get(name)
+        if layer is None or other not in right.layers["training"]:
+            continue
+        if layer.kind != "batch_norm" or "mean" not in layer.parameters:
+            continue
+        # One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
+        ours, theirs = min(
+            itertools.product(_update_laws(left, name), _update_laws(right, other)),
+            key=lambda laws: (not _equal_momentum(*laws), laws[0].factor != laws[1].factor, laws[0].error + laws[1].error),
+        )
+        explains_all = name in equal_inputs and max(ours.error, theirs.error) <= 1e-9
+        is_same_law = _equal_momentum(ours, theirs) and ours.factor == theirs.factor
+        if (not explains_all or is_same_law) and _statistics_differ(left, right, name, other):
+            return []
+        for cause in _compare_laws((left, right), (name, other), (ours, theirs)):
+            causes.setdefault(cause.name, []).append(cause)
+    return [group[0]._replace(residual=max(cause.residual or 0.0 for cause in group)) for group in causes.values()]
+
+
+class _UpdateLaw(NamedTuple):
+    """Law by which a BatchNorm updates its running statistics."""
+
+    error: float
+    """Relative error of the statistics that it predicts."""
+    momentum: float
+    """Weight of the new batch."""
+    factor: float
+    """Factor of the variance of the batch. 1: the biased variance."""
+
+
+def _update_laws(side: MeasuredModel, name: str) -> list[_UpdateLaw]:
+    """Return the laws that fit the running statistics of a layer, of two: with the biased and the unbiased variance."""
+    x, _ = side.values("training", name)
+    count = x.size // x.shape[-1]
+    before, after = side.parameters(name), side.parameters(name, "statistics")
+    mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
+    mean_change, std = mean - before["mean"], math.sqrt(variance.max())
+    laws: list[_UpdateLaw] = []
+    for factor in (1.0, count / (count - 1)):
+        variance_change = variance * factor - before["variance"]
+        # Behind another BatchNorm a mean may be zero but for rounding. Then it tells no weight.
+        has_mean = np.abs(mean_change).max() > SAME_VALUES_TOLERANCE * std
+        role, change = ("mean", mean_change) if has_mean else ("variance", variance_change)
+        momentum = _ratio(after[role] - before[role], change)
+        mean_error = max_relative_difference(before["mean"] + momentum * mean_change, after["mean"], std)
+        variance_error = max_relative_difference(before["variance"] + momentum * variance_change, after["variance"])
+        laws.append(_UpdateLaw(max(mean_error, variance_error), momentum, factor))
+    return [law for law in laws if law.error <= max(1e-9, min(laws).error)]
+
+
+def _equal_momentum(ours: _UpdateLaw, theirs: _UpdateLaw) -> bool:
+    return abs(ours.momentum - theirs.momentum) <= 1e-9
+
+
+def _statistics_differ(left: MeasuredModel, right: MeasuredModel, name: str, other: str) -> bool:
+    """Return whether the running statistics of two layers differ."""
+    ours, theirs = left.parameters(name, "statistics"), right.parameters(other, "statistics")
+    pairs = {role: normalised_by_batch_std(left, f"{name}.{role}", ours[role], theirs[role]) for role in ("mean", "variance")}
+    return any(max_relative_difference(*pair, float(role == "mean")) > formulas.CLOSE for role, pair in pairs.items())
+
+
+def _compare_laws(
+    sides: tuple[MeasuredModel, MeasuredModel], names: tuple[str, str], laws: tuple[_UpdateLaw, _UpdateLaw]
+) -> Iterator[Cause]:
+    """Yield a cause if two layers give the new batch another weight, and one if they take another variance."""
+    (left, right), (name, other), (ours, theirs) = sides, names, laws
+    residual = max(ours.error, theirs.error)
+    where = _where(left.layers["training"][name], right.layers["training"][other])
+    values = {"one": left.name, "other": right.name, "layers": [name, other]}
+    if not _equal_momentum(ours, theirs):
+        variant = "complement" if abs(ours.momentum + theirs.momentum - 1) < 1e-9 else ""
+        yield Cause("batch-norm-momentum", {**values, "weights": [ours.momentum, theirs.momentum]}, where, residual, variant)
+    if ours.factor != theirs.factor:
+        biased = left if ours.factor == 1.0 else right
+        values = {"one": biased.name, "layer": name, "times": max(ours.factor, theirs.factor)}
+        yield Cause(BIASED_VARIANCE, values, where, residual)
+
+
+def explain_loss(left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], labels: Array) -> list[Cause]:
+    """Return causes why losses differ where outputs agree. `names`: see `explain_update`."""
+    ours, theirs = left.arrays["loss"].item(), right.arrays["loss"].item()
+    outputs = left.arrays["training/logits"]
+    known = formulas.losses(outputs, labels)
+    decay = _regularizer(left, right, names)
+    if decay is not None:
+        who, amount, residual = decay
+        return [Cause("weight-decay", {"one": who, "factor": amount}, "", residual, "regularizer")]
+    mine, other = (
+        [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
+    )
+    if not mine or not other or not set(mine).isdisjoint(other):  # the same loss, of outputs that are not quite the same
+        return list(_class_weights(left, right, names, labels))
+    name = "label-encoding" if "labels" in mine[0] + other[0] and "smoothing" not in mine[0] + other[0] else "loss"
+    residual = abs(known[other[0]] - theirs) / abs(theirs)
+    return [Cause(name, {"one": left.name, "other": right.name, "losses": [mine[0], other[0]]}, "", residual)]
+
+
+def _class_weights(
+    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], labels: Array
+) -> Iterator[Cause]:
+    """Yield a cause if class weights explain the loss and the gradient of the last layer."""
+    outputs, classes = left.arrays["training/logits"], np.unique(labels)
+    for pair in reversed(names) if len(classes) < len(labels) else ():  # else each image may have its own weight
+        layers = [name.rpartition(".")[0] for name in pair]
+        values = [side.values("training", name) for side, name in zip((left, right), layers, strict=True)]
+        if not pair[0].endswith(".kernel") or values[0][0].ndim != 2 or not np.array_equal(values[0][1], outputs):
+            continue
+        solutions: list[tuple[Array, float, Array]] = []
+        for side, name, (x, logits) in zip((left, right), pair, values, strict=True):
+            parts = formulas.gradients_by_class(x, logits, labels)
+            gradient, loss = _gradient(side, name).reshape(-1), side.arrays["loss"].reshape(-1)
+            targets = np.concatenate([gradient, loss])
+            weights = np.linalg.lstsq(parts, targets, rcond=None)[0]
+            solutions.append((weights, max_relative_difference(parts @ weights, targets), parts))
+        (ours, _, parts), (theirs, _, _) = solutions
+        if max(solutions[0][1], solutions[1][1]) > 1e-9 or max_relative_difference(ours, theirs) <= 1e-9:
+            return
+        residual = max_relative_difference(parts[-1:] @ theirs, right.arrays["loss"])
+        facts = {
+            "one": left.name,
+            "other": right.name,
+            "classes": classes.tolist(),
+            "weights": [_relative_weights(class_weights) for class_weights in (ours, theirs)],
+            "sums": [float(class_weights[np.searchsorted(classes, labels)].sum()) for class_weights in (ours, theirs)],
+        }
+        variant = "divisor" if close(ours / ours[0], theirs / theirs[0]) else ""
+        yield Cause("class-weights", facts, "", residual, variant)
+        return
+
+
+def _relative_weights(weights: Array) -> list[float]:
+    """Return class weights relative to the first. All are 1 if they are equal."""
+    equal = close(weights, np.full_like(weights, weights[0]))
+    return (np.ones_like(weights) if equal else weights / weights[0]).tolist()
+
+
+def _regularizer(
+    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]]
+) -> tuple[str, float, float] | None:
+    """Return (framework, factor, residual) if gradients differ by a multiple of the weights."""
+    difference = (right.arrays["loss"] - left.arrays["loss"]).item()
+    side, sign = (right, 1) if difference > 0 else (left, -1)
+    total, factor = 0.0, 0.0
+    for mine, theirs in names:
+        ours, others = _gradient(left, mine), _gradient(right, theirs)
+        if close(ours, others):
+            continue
+        gap, weights = sign * (others - ours), _start(left, mine)
+        factor = _ratio(gap, 2 * weights)
+        if max_relative_difference(gap, 2 * factor * weights) > 1e-7:
+            return None
+        total += factor * float(np.square(weights).sum())
+    if factor == 0 or not math.isclose(total, abs(difference), rel_tol=1e-6):
+        return None
+    return side.name, factor, abs(total - abs(difference)) / abs(difference)
+
+
+def explain_gradients(
+    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], difference: float
+) -> list[Cause]:
+    """Return causes why gradients differ, by `difference` at most, where losses agree. `names`: see `explain_update`."""
+    for one, other in names:
+        gradients = _gradient(left, one), _gradient(right, other)
+        for place, side in enumerate((left, right)):
+            if not gradients[place].any() and gradients[1 - place].any():
+                name = (one, other)[place]
+                layer = side.layers["training"][name.rpartition(".")[0]]
+                return [Cause("frozen", {"one": side.name, "parameter": name}, layer.where or "")]
+    return _rounded_sixth((left, right), names, difference)
+
+
+def _rounded_sixth(
+    sides: tuple[MeasuredModel, MeasuredModel], names: Sequence[tuple[str, str]], difference: float
+) -> list[Cause]:
+    """A hard sigmoid divides by six. PyTorch multiplies its gradient by a sixth of float32, in float64 too.
+
+    In front of the last hard sigmoid the gradients differ by just that factor. Behind it they agree.
+    """
+    off = abs(formulas.SIXTH_RATIO - 1.0)
+    for place, side in enumerate(sides):
+        layers = side.layers["training"]
+        gates = [index for index, layer in enumerate(layers.values()) if _is_hard_sigmoid(layer)]
+        if not gates or difference > _MAX_SIXTHS * len(gates) * off:
+            continue
+        order = {name: index for index, name in enumerate(layers)}
+        pairs = {pair[place]: [_gradient(model, name) for model, name in zip(sides, pair, strict=True)] for pair in names}
+        least = _GRADIENT_FLOOR * max(float(np.abs(gradient).max(initial=0.0)) for pair in pairs.values() for gradient in pair)
+        for name, gradients in reversed(pairs.items()):
+            layer = name.rpartition(".")[0]
+            if order[layer] > gates[-1]:
+                if max_relative_difference(gradients[0], gradients[1], least) > _TOLERANCE_BEHIND:
+                    break
+                continue
+            residual = max_relative_difference(gradients[place], gradients[1 - place] * formulas.SIXTH_RATIO)
+            if residual <= _MAX_REMAINDER * off and np.any(gradients[place]):
+                values = {"one": side.name, "layer": layer}
+                return [Cause(ROUNDED_CONSTANTS, values, layers[layer].where or "", residual, "gradient")]
+    return []
+
+
+def _is_hard_sigmoid(layer: Layer) -> bool:
+    return "function" in layer.settings and formulas.stated_activation(layer.settings) == "hard sigmoid"
+
+
+def explain_update(
+    rule: str,
+    left: MeasuredModel,
+    right: MeasuredModel,
+    names: Sequence[tuple[str, str]],
+    judged: Sequence[npt.NDArray[np.bool_]],
+) -> list[Cause]:
+    """Return causes why an update differs where gradients agree.
+
+    Args:
+        rule: a rule of `OpenRequest.rules`.
+        left, right: the models.
+        names: pairs of parameters that have gradients.
+        judged: bool[n] for each pair: the components that are not rounding alone.
+    """
+    settings = left.optimizers[rule], right.optimizers[rule]
+    sides = left, right
+    names_by_side = [[pair[place] for pair in names] for place in (0, 1)]
+    mask = np.concatenate(judged)
+    weights, gradients, firsts = (
+        [
+            np.concatenate([side.arrays[prefix + name].reshape(-1) for name in names_by_side[place]])[mask]
+            for place, side in enumerate(sides)
+        ]
+        for prefix in ("start/", "gradients/", f"{rule}/first/")
+    )
+    changes = [first - start for first, start in zip(firsts, weights, strict=True)]
+    predicted = [
+        formulas.first_update(rule_settings, weights[place], gradients[place]) for place, rule_settings in enumerate(settings)
+    ]
+    known = all(
+        change is not None and max_relative_difference(change, changes[place]) < 1e-6 for place, change in enumerate(predicted)
+    )
+    corrected = formulas.first_update(settings[1], weights[0], gradients[0]) if known else None
+    residual = None if corrected is None else max_relative_difference(corrected, changes[1])
+    return explain_settings((left.name, right.name), settings, residual)
+
+
+def explain_settings(
+    names: tuple[str, str], settings: Sequence[Mapping[str, Any]], residual: float | None = None
+) -> list[Cause]:
+    """Return causes in the settings of two optimizers that make updates differ, at the first one or later.
+
+    Args:
+        names: names of the frameworks.
+        settings: settings of their optimizers.
+        residual: relative difference that remains if both have the second one's. None: it was not tried out.
+    """
+    ours, theirs = settings
+    shared = {
+        "one": names[0],
+        "other": names[1],
+        "optimizers": [{key: value for key, value in side.items() if key != "more"} for side in settings],
+    }
+    differences = optimizer_settings(settings)
+    causes: list[Cause] = []
+
+    def differ(*keys: str) -> bool:
+        return any(ours[key] != theirs[key] for key in keys)
+
+    if not differ("rule") and "schedule" in ours["more"] | theirs["more"]:
+        causes.append(Cause("learning-rate", {**shared, "settings": differences}, "", residual, "schedule"))
+    elif differ("rule", "learning_rate", "momentum", "nesterov"):
+        causes.append(Cause("learning-rate", shared, "", residual))
+    if ours["rule"] == theirs["rule"] == "adam" and differ("epsilon", "epsilon_before_correction"):
+        causes.append(Cause("adam-epsilon", shared, "", residual))
+    is_explained = residual is not None and residual < 1e-6
+    if ours["rule"] == theirs["rule"] == "rmsprop" and is_explained and differ("decay", "epsilon", "epsilon_below_root"):
+        causes.append(Cause("rmsprop", shared, "", residual))
+    if differ("weight_decay", "coupled") and ours["weight_decay"] + theirs["weight_decay"]:
+        causes.insert(0, Cause("weight-decay", shared, "", residual))
+    if not causes and differences:
+        causes.append(Cause("learning-rate", {**shared, "settings": differences}, variant="settings"))
+    return causes
+
+
+def optimizer_settings(settings: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return (setting, value, other value) of the settings that only one optimizer has, or that differ. None: it has none."""
+    ours, theirs = (side["more"] for side in settings)
+    return [[key, ours.get(key), theirs.get(key)] for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+
+
+def _where(*layers: Layer) -> str:
+    return ", ".join(filter(None, (layer.where for layer in layers)))
+
+
+def _start(side: MeasuredModel, name: str) -> Array:
+    return side.arrays[f"start/{name}"]
+
+
+def _gradient(side: MeasuredModel, name: str) -> Array:
+    return side.arrays[f"gradients/{name}"]
+
+
+def _ratio(numerator: Array, denominator: Array) -> float:
+    """Return the factor between two arrays, by least squares."""
+    total = float(np.square(denominator).sum())
+    return float((numerator * denominator).sum()) / total if total else 0.0

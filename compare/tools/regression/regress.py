@@ -1,0 +1,238 @@
+"""`convtwins regress`: did a change make training slower, larger, less accurate, or different?"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import UserError
+from compare.cli import commands, exits, wording
+from compare.cli.commands import Invocation, Outcome
+from compare.cli.errors import FolderError
+from compare.cli.option_rules import AllExcept, Excludes, Needs, OneOf
+from compare.cli.option_types import Parsed, Percent
+from compare.comparison import run_options
+from compare.judgement.figures import times
+from compare.judgement.sides import BASE, HEAD
+from compare.reporting import tables
+from compare.results import store
+from compare.results.workspace import Workspace
+from compare.running import options
+from compare.tools.regression import judging, measurements, pairs, regress_report, requests, revisions
+from compare.tools.regression.measurements import Measurement
+from compare.tools.regression.pairs import PairedRuns
+from compare.tools.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
+
+PAIRS = 6
+"""One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
+_MEASURING = ("--interleaved", "--environments")
+_OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown", "--json")
+"""Options that have an effect without those that measure."""
+
+
+@contextmanager
+def _errors_in_markdown(values: Mapping[str, Any]) -> Generator[None]:
+    """On an error, write the reason to the file of `--markdown`."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        if (markdown := values["markdown"]) is not None:
+            _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
+        raise
+
+
+def _append(path: Path, text: str) -> str | None:
+    """Add text to a file. Returns why that failed, or None."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        return f"The report cannot be written to {path} ({error.strerror}). Choose another --markdown."
+    return None
+
+
+@commands.command(
+    Excludes("--interleaved", "--environments"),
+    Excludes(_MEASURING, "BASELINE", "measures both sides itself"),
+    OneOf(
+        ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
+    ),
+    Needs(AllExcept(*_OF_STORED, *_MEASURING), _MEASURING),
+    within=_errors_in_markdown,
+)
+def command(
+    invocation: Invocation,
+    *,
+    baseline: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Before: a results folder, or a folder of pytest-benchmark files. FOLDER@REV: those of one commit."
+        ),
+    ] = None,
+    candidate: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Now. Default: the other commit in that folder, or the newest beside it that shares a row or benchmark."
+        ),
+    ] = None,
+    threshold: Annotated[float, Percent(), typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = 0.05,
+    accuracy_threshold: Annotated[float, Percent(), typer.Option(help="Loss of accuracy that counts, of 100 %.")] = 0.01,
+    metric: Annotated[
+        tuple[str, ...] | None,
+        Parsed(metrics_named),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(choices())}. Default: {', '.join(JUDGED)}, where measured."),
+    ] = None,
+    only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            "--interleaved",
+            metavar="REV",
+            help="Measure this revision, PATH@REV in another clone, and the checked-out one in turn.",
+        ),
+    ] = None,
+    environments: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--environments", metavar="A B", help=f"{options.ENVIRONMENTS} Two, in turn."),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"{options.REPEATS} On each side. Verdicts need 5. Default: {PAIRS}, or as the spec says."),
+    ] = None,
+    of_spec: options.TrainingOptions,
+    contestants: options.ContestantOptions,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: serial, or as the spec says.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help=f"{options.PROFILE} The report says where a step's time changed.")
+    ] = False,
+    proof: Annotated[
+        bool, typer.Option(help=f"{options.PROOF} That of the checked-out revision, or that of B as that of A.")
+    ] = False,
+    out: options.Out = None,
+    markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
+) -> Outcome:
+    """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
+
+    The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
+    continues what was interrupted.
+    """
+    criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
+    folder = None
+    num_new_pairs = 0
+    if baseline is not None:
+        judgement = judge_stored(baseline, candidate, criteria)
+    else:
+        spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
+        settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
+        folder = (out or store.new_folder("regress")).resolve()
+        num_new_pairs = settings.repeats
+        twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
+        request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
+        removed = "The other checkout is removed. " if revision is not None else ""
+        again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+        invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+        progress = invocation.progress
+        with Workspace.open(folder, pairs.MEASUREMENT) as workspace:
+            progress.stage(requests.PREPARING)
+            if environments is not None:
+                base_name, with_bases = environments[0], nullcontext(requests.against_environment(environments, request))
+            else:
+                base_name, with_bases = revision or "", revisions.against(revision or "", request)
+            with with_bases as paired_request:
+                paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
+                paired_runs.complete(judges_times=any(name in times() for name in criteria.judged))
+        judgement = judge_stored(folder, None, criteria)
+    report = regress_report.report(judgement, num_new_pairs)
+
+    def append_report(code: int) -> int:
+        if markdown is None or not (unwritten := _append(markdown, report.to_markdown())):
+            return code
+        typer.echo(unwritten, err=True)
+        return code or exits.RUN_FAILED
+
+    return Outcome(report, folder, append_report)
+
+
+def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> Judgement:
+    """Compare a stored measurement with an earlier one.
+
+    Args:
+        baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement. `FOLDER@REV`: of a
+            folder of benchmark files those of one commit. `FOLDER@base` and `FOLDER@head`: a side of an interleaved one.
+        candidate: another of the same kind. None: the other commit of the baseline's folder, or the newest one beside it that
+            shares a row or benchmark with it.
+        criteria: what counts as a regression.
+    """
+    for what, path in (("baseline", baseline), ("candidate", candidate)):
+        if path is not None and not _split_revision(path)[0].exists():
+            raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
+    before, now = _read_both(baseline) if candidate is None else (_read(baseline), _read(candidate))
+    shared = before.subjects.keys() & now.subjects.keys()
+    copied = any(before.subjects[name].start_times == now.subjects[name].start_times != [] for name in shared)
+    if copied or before.source.resolve() == now.source.resolve():  # it would always pass
+        raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
+    is_paired = (before.side, now.side) == (BASE, HEAD) and before.measured_in == now.measured_in
+    return judging.judge(before, now, criteria, paired=is_paired)
+
+
+def _split_revision(path: Path) -> tuple[Path, str]:
+    """The path, and the revision if it is `FOLDER@REV`."""
+    return (path, "") if path.exists() else revisions.split_revision(str(path)) or (path, "")
+
+
+def _read(path: Path) -> Measurement:
+    """A measurement. `FOLDER@REV` names the benchmark files of one commit, or a side of a measurement in turn."""
+    folder, revision = _split_revision(path)
+    if not revision:
+        return measurements.read(folder)
+    side = next((side for side in measurements.read_sides(folder) if revision == side.side), None)
+    return side or _commit_measurement(folder, measurements.measurements_by_commit(folder), revision)
+
+
+def _read_both(path: Path) -> tuple[Measurement, Measurement]:
+    """The baseline, and the candidate that it implies: the other commit of its folder, else the newest beside it."""
+    folder, revision = _split_revision(path)
+    if not revision and folder.is_dir() and (both := measurements.read_sides(folder)):
+        return both[0], both[1]
+    by_commit = measurements.measurements_by_commit(folder) if folder.is_dir() else {}
+    if len(by_commit) < 2:
+        return (before := _read(path)), measurements.newest_sibling(before)
+    if len(by_commit) > 2:
+        raise FolderError(
+            f"{folder} holds benchmarks of {len(by_commit)} commits, and two are compared. Received: "
+            f"{measurements.commit_words(by_commit)}. Name two without changes: regress {folder}@REV {folder}@REV."
+        )
+    before, now = (_commit_measurement(folder, by_commit, name) for name in by_commit)
+    chosen = _commit_measurement(folder, by_commit, revision) if revision else before
+    return (before, now) if chosen.source == before.source else (now, before)
+
+
+def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measurement]], revision: str) -> Measurement:
+    """The benchmark files of a commit, named by its id or its first digits, or as the repository of the folder knows it.
+
+    Args:
+        folder: that holds them.
+        by_commit: all its files, see `measurements.measurements_by_commit`.
+        revision: the commit.
+    """
+    files = [file for group in by_commit.values() for file in group]
+    ids = {file.commit or "" for file in files if file.names_its_code}
+    if not (matches := [commit_id for commit_id in ids if commit_id.startswith(revision)]):
+        matches = [commit_id for commit_id in ids if commit_id == revisions.rev_parse(revision, folder).stdout.strip()]
+    if len(matches) != 1:
+        raise FolderError(
+            f"{folder} has no benchmarks that were measured at one clean commit {wording.visible(revision)}. Received: "
+            f"{measurements.commit_words(by_commit)}. Files without a commit, or with uncommitted changes, do not say "
+            "what they measured: commit, and measure again, or keep them in a folder of their own (--benchmark-storage)."
+        )
+    (commit,) = matches
+    chosen = [file for file in files if file.commit == commit]
+    merged = measurements.merge_benchmarks(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
+    if changed := sum(not file.names_its_code for file in chosen):
+        words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
+        merged = merged.model_copy(update={"set_aside": [words]})
+    return merged

@@ -1,0 +1,216 @@
+"""The first screen of a judgement: whether something got worse, what exactly, and how sure that is. It has eight lines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from compare.cli.terminal import FULL
+from compare.cli.wording import command, count, percent, shortened
+from compare.judgement import statement_words
+from compare.judgement.figures import times
+from compare.judgement.sides import BASE, HEAD
+from compare.reporting.screen import WIDTH, Paragraph, Screen
+from compare.statistics.statistics import POWER, VERDICT_PAIRS, resolution
+from compare.statistics.verdict_words import UNBOUNDED, difference_words, percent_words
+from compare.tools.regression.records import (
+    EXIT_OK,
+    EXIT_REGRESSION,
+    JUDGED,
+    UNDECIDED,
+    Change,
+    Judgement,
+    MeasuredSide,
+    heading,
+)
+
+LINES = 8
+"""Lines at 100 columns, without those that say where the files are."""
+_FIXED = 4
+"""Lines that are always there: the question, a blank line, the verdict, and the next command."""
+_WIDTH = WIDTH - 11
+"""Columns beside the labels."""
+_LEAST_START = 24
+_TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
+
+
+class ScreenLine(NamedTuple):
+    """A sentence on one line. `start`, a figure's name, is shortened to fit. Without `end`, the line is cut between words."""
+
+    start: str
+    end: str = ""
+
+    def within(self, width: int, more: str = "") -> str:
+        """Return the line cut to `width` columns, with `more` at its end."""
+        end = f"{self.end}{more}"
+        left = max(width - len(end), _LEAST_START)
+        start = shortened(self.start, left) if self.end else _cut(self.start, left)
+        return f"{start.removesuffix('.') if more else start}{end}"
+
+
+def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None, repeats: int) -> Screen:
+    """Build the first screen.
+
+    Args:
+        undecided_reasons: reasons why there is no decision. The figures that may be worse come first.
+        pairs: number of pairs that would rule out the threshold for all figures. None: unknown.
+        repeats: number of pairs that the command has measured. 0: both sides were stored.
+    """
+    question = [f"Is {_side_words(judgement.candidate)} worse than {_side_words(judgement.baseline)}?", judgement.machine]
+    verdict = _verdict(judgement)
+    serious = statement_words.sentences(caution for caution in judgement.statements if caution.level != "info")
+    others = len(judgement.cautions) - len(serious) + len(judgement.environments)
+    cautions = f" {count(others, 'caution')}: {FULL}." if others and not serious else ""
+    parts = (
+        ("Worse", list(_worse(judgement)), "bad"),
+        ("Unsure", _unsure(judgement, undecided_reasons, pairs), "warn"),
+        ("A/A", _against_itself(judgement, cautions), ""),
+        ("Trouble", list(map(ScreenLine, serious)), "bad"),
+    )
+    spare = LINES - _FIXED - sum(bool(lines) for _, lines, _ in parts)
+    spare -= (len(" | ".join(question)) > WIDTH) + (len(verdict) > _WIDTH)
+    # Each figure that is worse has its own.
+    limits = [_limits(judgement)] if spare > 0 and judgement.exit_code != EXIT_REGRESSION else []
+    spare -= len(limits)
+    answers = [Paragraph("Verdict", [verdict, *limits], _TONES.get(judgement.exit_code, "warn"))]
+    for label, lines, tone in parts:
+        visible = lines[: 1 + max(spare, 0)]
+        spare -= max(len(visible) - 1, 0)
+        hidden = len(lines) - len(visible) + (others if label == "Trouble" and serious else 0)
+        ends = [*[""] * (len(visible) - 1), f"; {hidden} more" if hidden else ""]
+        answers.append(Paragraph(label, [line.within(_WIDTH, end) for line, end in zip(visible, ends, strict=False)], tone))
+    return Screen(
+        subject=question,
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        next=_next(judgement, pairs, repeats),
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the first words of a text, or its first sentences, that fit into `width` columns."""
+    if len(text) <= width:
+        return text
+    first = text.partition(". ")[0]
+    return f"{first}. …" if len(first) + 3 <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
+
+
+def _side_words(side: MeasuredSide) -> str:
+    """`head (1a2b3c4d)`."""
+    folder, _, part = Path(side.source).name.partition("@")
+    return f"{shortened(part if part in (BASE, HEAD) else folder, 24)} ({side.commit})"
+
+
+def _verdict(judgement: Judgement) -> str:
+    """The verdict with its exit code, and how many of the other figures have which verdict."""
+    number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
+    decided = [change.verdict for change in judgement.changes if not change.not_ruled_out] + [
+        fact.verdict for fact in judgement.facts
+    ]
+    kinds = Counter(verdict for verdict in decided if verdict not in ("regression", *UNDECIDED))
+    counts = ", ".join(f"{times} {verdict.replace(',', '')}" for verdict, times in kinds.most_common())
+    rest = f" {counts}." if counts else ""
+    if judgement.exit_code == EXIT_REGRESSION:
+        return f"REGRESSION in {judgement.verdicts.count('regression')} of {number} figures: {code}.{rest}"
+    if judgement.exit_code != EXIT_OK:
+        return f"CANNOT TELL whether there is a regression: {code}.{rest}"
+    return f"No regression in {count(number, 'figure')}: {code}.{rest}"
+
+
+def _limits(judgement: Judgement) -> str:
+    seconds, accuracy = map(percent_words, (judgement.threshold, judgement.accuracy_threshold))
+    return f"Limits: {seconds} of seconds and MiB, {accuracy} of accuracy."
+
+
+def _worse(judgement: Judgement) -> Iterator[ScreenLine]:
+    """Each figure that is worse, with its limit. The largest change comes first."""
+    worse = [change for change in judgement.changes if change.verdict == "regression"]
+    for change in sorted(worse, key=lambda change: -abs(change.change.value - _unchanged(change))):
+        yield _figure(change, judgement)
+    for fact in judgement.facts:
+        if fact.verdict == "regression":
+            yield ScreenLine(f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now")
+
+
+def _unchanged(change: Change) -> float:
+    return 0.0 if change.is_accuracy else 1.0
+
+
+def _figure(change: Change, judgement: Judgement) -> ScreenLine:
+    """`pytorch serial, 2 cores, seconds per epoch: +20.0 % (+17.3 to +22.8), limit 5 %`."""
+    ratio, unchanged = change.change, _unchanged(change)
+    size = f"{100 * (ratio.value - unchanged):+.1f} %"
+    if not ratio.is_bounded:
+        size += f" ({UNBOUNDED})"
+    elif ratio.low is not None and ratio.high is not None:
+        size += f" ({100 * (ratio.low - unchanged):+.1f} to {100 * (ratio.high - unchanged):+.1f})"
+    limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else judgement.threshold)
+    return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
+
+
+def _unsure(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None) -> list[ScreenLine]:
+    """Say what is undecided, and how many pairs would decide it."""
+    lines = [ScreenLine(f"{reason[0].upper()}{reason[1:]}") for reason in undecided_reasons]
+    if open_changes := [change for change in judgement.changes if change.not_ruled_out]:
+        is_known = judgement.paired and pairs is not None and not any(change.is_accuracy for change in open_changes)
+        first = _figure(open_changes[0], judgement) if len(open_changes) == 1 else lines[0]
+        lines[0] = ScreenLine(first.start, f"{first.end}; about {pairs} pairs would tell" if is_known else first.end)
+    return lines
+
+
+def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
+    """Say how often the same code would be called different, and which difference is found."""
+    if not judgement.tested:
+        return [ScreenLine(f"Not known: no figure was tested.{cautions}")]
+    if not judgement.paired:
+        return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
+    lines = [ScreenLine(f"The same code is called different in at most 1 of 20 judgements.{cautions}")]
+    if _is_same_code(judgement):
+        lines.append(ScreenLine("Both sides are the same commit."))
+    ratios = [change.change for change in judgement.changes if change.adjusted_p is not None and not change.is_accuracy]
+    least = resolution(ratios, judgement.tested, one_look=judgement.one_look)
+    if judgement.exit_code == EXIT_OK and least is not None:
+        lines.append(ScreenLine(f"A difference of {difference_words(least)} is found in {percent(POWER)} of cases."))
+    return lines
+
+
+def _is_same_code(judgement: Judgement) -> bool:
+    """Whether both sides are one commit without changes, in one environment."""
+    sides = [
+        (side.commit, side.repository, side.suite_commit, side.versions) for side in (judgement.baseline, judgement.candidate)
+    ]
+    return sides[0] == sides[1] and _is_commit(judgement.baseline) and not judgement.environments
+
+
+def _is_commit(side: MeasuredSide) -> bool:
+    return re.fullmatch("[0-9a-f]{8}", side.commit) is not None
+
+
+def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[str, str]]:
+    """Name the command that finds the cause of a regression, or decides what is open."""
+    if judgement.exit_code == EXIT_OK:
+        return []
+    base, is_of_runs = judgement.baseline, judgement.kind == "comparison"
+    is_of_suite = is_of_runs and _is_commit(base) and base.commit != judgement.candidate.commit and base.repository is None
+    if not repeats:
+        if judgement.paired:
+            return []
+        in_turn = f"{command('regress', '--interleaved', base.commit)} ..." if is_of_suite else ""
+        in_turn = in_turn if is_of_runs else "files of both, one after the other: A, B, B, A, ..."
+        return [("in turn", in_turn)] * bool(in_turn)
+    if judgement.exit_code == EXIT_REGRESSION:
+        worse = [change for change in judgement.changes if change.verdict == "regression" and not change.is_accuracy]
+        if worse and is_of_suite:
+            first = next((change for change in worse if change.metric == JUDGED[0]), worse[0])
+            metric = () if first.metric == JUDGED[0] else ("--metric", first.metric)
+            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
+        is_open = any(change.metric in times() for change in worse) and not judgement.operations
+        return [("where in a step", "the same command with --profile and another --out")] * is_open
+    few = [change for change in judgement.changes if change.verdict in UNDECIDED]
+    if any(change.verdict == "not judged" or (change.metric in times() and change.change.n < repeats) for change in few):
+        return [("on an idle machine", "the same command with the same --out makes the disturbed pairs again")]
+    if few or pairs is not None:
+        return [("more pairs", f"the same command with --repeats {max(pairs or 0, VERDICT_PAIRS)} and another --out")]
+    return [("longer runs", "the same command with more --epochs and another --out")] * bool(judgement.num_not_ruled_out)

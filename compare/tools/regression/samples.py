@@ -1,0 +1,91 @@
+"""Samples of a row or benchmark, before and now."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from compare.judgement.figures import times
+from compare.statistics.statistics import VERDICT_PAIRS
+from compare.tools.regression.measurements import SECONDS, MeasuredSubject
+
+
+def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
+    """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
+    doubtful = subject.unreliable_repeats if metric in times() and not in_doubt else ()
+    samples = subject.samples.get(metric, {})
+    return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
+
+
+def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
+    """Median accuracy of each seed's repeats, so that each seed counts once."""
+    accuracies: dict[int, list[float]] = {}
+    for repeat, scores in subject.tests.items():
+        accuracies.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
+    return {seed: statistics.median(values) for seed, values in accuracies.items()}
+
+
+def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
+    """Pair the benchmark files of both sides by number, if their times show that they were made in turn. Else return no pairs.
+
+    In turn is A B B A, A B A B or the like: of each two files that follow each other one is of each side. A last one alone
+    has no partner.
+    """
+    interleaved: list[SubjectPair] = []
+    for pair in pairs:
+        subjects = (pair.before, pair.now)
+        files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved_at.items())
+        turns = list(zip(files[::2], files[1::2], strict=False))
+        if len(turns) < 2 or len({time for time, _, _ in files}) < len(files) or any(a[1] == b[1] for a, b in turns):
+            return []
+        samples: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for place, (_, side, number) in enumerate(files):
+            samples[side][place // 2] = subjects[side].samples[SECONDS][number]
+        paired = [
+            subject.model_copy(update={"samples": {SECONDS: side_samples}})
+            for subject, side_samples in zip(subjects, samples, strict=True)
+        ]
+        interleaved.append(SubjectPair(*paired, paired=True))
+    return interleaved
+
+
+@dataclass(frozen=True)
+class SubjectPair:
+    """A row or benchmark, before and now."""
+
+    before: MeasuredSubject
+    now: MeasuredSubject
+    paired: bool
+    """Whether repeats of the same number were run next to each other."""
+
+    def samples(self, metric: str, *, in_doubt: bool = False) -> tuple[list[float], list[float]]:
+        """The samples of both sides, see `usable_samples`. If they are paired, only complete pairs."""
+        first, second = (usable_samples(subject, metric, in_doubt=in_doubt) for subject in (self.before, self.now))
+        if self.paired:
+            both = sorted(first.keys() & second.keys())
+            return [first[repeat] for repeat in both], [second[repeat] for repeat in both]
+        return list(first.values()), list(second.values())
+
+    def displayed_samples(self, metric: str) -> tuple[list[float], list[float]]:
+        """The samples of both sides where none can be judged, each side for itself.
+
+        Unreliable times are among them only if the side has no reliable one.
+        """
+        first, second = (
+            usable_samples(subject, metric) or usable_samples(subject, metric, in_doubt=True)
+            for subject in (self.before, self.now)
+        )
+        return list(first.values()), list(second.values())
+
+    @cached_property
+    def by_seed(self) -> dict[int, tuple[float, float]]:
+        """Accuracy of each common seed, before and now."""
+        first, second = _accuracies(self.before), _accuracies(self.now)
+        return {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
+
+    @property
+    def tests_accuracy(self) -> bool:
+        """Whether accuracies differ, over enough seeds to separate a change from the effect of rounding on each training."""
+        return len(self.by_seed) >= VERDICT_PAIRS and any(first != second for first, second in self.by_seed.values())

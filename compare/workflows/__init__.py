@@ -1,1 +1,0 @@
-"""Many steps as one command: a study, or a published report reproduced."""

@@ -1,0 +1,56 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from compare.cli import progress
+from tests.support import comparisons
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds", "left"),
+    [
+        ([], {"a": [1.0]}, 0.0),
+        (["a", "b"], {}, 0.0),
+        (["a", "a"], {"a": [2.0, 4.0]}, 6.0),
+        (["b"], {"a": [2.0, 4.0]}, 3.0),  # never run: the mean of what has run
+    ],
+)
+def test_the_time_left_is_by_row(jobs: list[str], seconds: dict[str, list[float]], left: float) -> None:
+    assert progress.time_left(jobs, seconds) == left
+
+
+def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
+    output = io.StringIO()
+    with progress.display(Console(file=output, force_terminal=True, width=120)) as shown:
+        shown.plan(["a", "b"])
+        shown.begin("a", "a")
+        shown.watch(
+            [{"event": "start", "total_epochs": 3}, {"event": "epoch", "epoch": 2, "train": {"loss": 0.5, "accuracy": 0.75}}]
+        )
+        shown._progress.refresh()
+        assert re.search(r"about 0:0\d left", output.getvalue())  # known before the first run has ended
+        shown.end()
+        shown._progress.refresh()
+    assert "epoch 2/3  loss 0.5000  accuracy 0.7500" in output.getvalue()
+    assert re.search(r"about 0:0\d left", output.getvalue())
+
+
+def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how_long() -> None:
+    clock, row = iter((0.0, 0.0, 62.0, 70.0, 80.0)), comparisons.row("pytorch")
+    good, bad = comparisons.good(row, 1.0), comparisons.bad(row, "killed", "killed by SIGKILL", 0)
+    output = io.StringIO()
+    with progress.display(Console(file=output, width=20), clock.__next__) as shown:
+        shown.say("anything")
+        shown.plan(["a", "a"])
+        assert output.getvalue() == ""
+        shown.stage("layers")
+        for label, result in (("a (1 of 2)", good), ("a (2 of 2)", bad)):
+            shown.begin("a", label)
+            shown.watch([])
+            shown.end(result, "disturbed: 0.97 cores taken" if result is good else "")
+    assert output.getvalue() == (
+        "layers ...\na (1 of 2): 1:02; 1 left, about 1:02; disturbed: 0.97 cores taken.\n"
+        "a (2 of 2), killed (killed by SIGKILL): 0:10; none left.\n"
+    )

@@ -1,0 +1,117 @@
+"""Rounds of real processes that take turns: who works when, what their clocks count, and what is noticed of a fault."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare.running import launch
+from compare.running.launch import StartedProcess
+from compare.running.taking_turns import LEAST_STEPS, Seat, balanced_orders, run_round
+
+STEPS, STEP_SECONDS = 40, 0.005
+
+
+class Ended(NamedTuple):
+    """A process that has ended, and what it logged."""
+
+    code: int
+    steps: list[tuple[float, float]]
+    """Begin and end of each step."""
+    clock_seconds: float
+    """Seconds by its own clock, without waiting."""
+    launcher_seconds: float
+    """The same by the launcher's."""
+    defect: str | None
+
+
+def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
+    """Run a process whose fault is its name without digits."""
+    log, fault = folder / f"{name}.log", name.strip("0123456789")
+    command = [sys.executable, "-m", "tests.compare.twins.taker", str(log), str(STEPS), str(STEP_SECONDS), fault]
+    started = time.monotonic()
+    process = StartedProcess(command, folder / f"{name}.txt", environment=seat.environment)
+    try:
+        yield from launch.watching(process, watch=lambda: None, hang_seconds=60.0, folder=folder)
+        seconds = time.monotonic() - started - seat.paused_seconds()
+    finally:
+        launch.stop(process, grace_seconds=0.0)
+    lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    steps = [(float(begin), float(end)) for number, begin, end in lines if number != "clock"]
+    clock = next((float(seconds) for word, seconds, _ in lines if word == "clock"), 0.0)
+    return Ended(process.returncode, steps, clock, seconds, seat.defect())
+
+
+def ran(folder: Path, *names: str, **options: object) -> list[Ended]:
+    return run_round(names, lambda name, seat: taker(folder, name, seat), 0.05, **options)  # pyright: ignore
+
+
+def test_two_processes_train_the_same_slices_one_after_the_other(tmp_path: Path) -> None:
+    one, other = ran(tmp_path, "1", "2")
+    assert (one.code, other.code, len(one.steps), len(other.steps)) == (0, 0, STEPS, STEPS)
+    spans = sorted([(*span, 0) for span in one.steps] + [(*span, 1) for span in other.steps])
+    assert all(end <= begin for (_, end, _), (begin, _, _) in pairwise(spans)), "two worked at once"
+    owners = [owner for _, _, owner in spans]
+    assert owners[: 4 * LEAST_STEPS] == [0] * LEAST_STEPS + [1] * 2 * LEAST_STEPS + [0] * LEAST_STEPS  # A B, then B A
+    switches = sum(former != latter for former, latter in pairwise(owners))
+    assert 3 <= switches < STEPS / 2
+
+
+def test_no_clock_counts_the_waiting(tmp_path: Path) -> None:
+    for process in ran(tmp_path, "1", "2", "3"):
+        worked = sum(end - begin for begin, end in process.steps)
+        assert worked <= process.clock_seconds < process.launcher_seconds
+        assert process.steps[-1][1] - process.steps[0][0] > 2 * worked  # it has waited for two others
+
+
+def test_a_thread_that_never_rests_is_stopped_with_its_process(tmp_path: Path) -> None:
+    assert [process.defect for process in ran(tmp_path, "1spins", "2")] == [None, None]
+
+
+def test_a_process_that_escapes_and_computes_out_of_turn_is_noticed(tmp_path: Path) -> None:
+    fault, other = ran(tmp_path, "1escapes", "2")
+    assert fault.defect is not None and fault.defect.startswith("computed out of turn")
+    assert other.defect is None
+
+
+def test_one_that_dies_leaves_the_others_their_turns(tmp_path: Path) -> None:
+    one, dead, other = ran(tmp_path, "1", "2dies", "3")
+    assert [process.code for process in (one, dead, other)] == [0, 3, 0]
+    assert [len(process.steps) for process in (one, dead, other)] == [STEPS, LEAST_STEPS, STEPS]
+
+
+def test_those_that_do_not_fit_into_memory_follow_in_a_round_of_their_own(tmp_path: Path) -> None:
+    one, other, last = ran(tmp_path, "1", "2", "3", free_memory=lambda: 0)
+    assert one.steps[-1][1] <= other.steps[0][0] and other.steps[-1][1] <= last.steps[0][0]
+    assert all(len(process.steps) == STEPS for process in (one, other, last))
+
+
+def test_an_error_in_one_ends_all_processes(tmp_path: Path) -> None:
+    def failing(name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
+        if name == "2":
+            raise KeyboardInterrupt
+        return (yield from taker(tmp_path, name, seat))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_round(["1", "2"], failing)
+    begun = (tmp_path / "1.log").read_text(encoding="utf-8")
+    time.sleep(10 * STEP_SECONDS)
+    assert (tmp_path / "1.log").read_text(encoding="utf-8") == begun
+
+
+@given(st.integers(1, 9))
+def test_each_stands_at_each_place_and_follows_each_other_one_equally_often(number: int) -> None:
+    orders = balanced_orders(number)
+    places = Counter((place, item) for order in orders for place, item in enumerate(order))
+    followers = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(places) == number**2 and len(set(places.values())) == 1
+    assert len(followers) == number * (number - 1) and len(set(followers.values())) <= 1

@@ -1,0 +1,101 @@
+"""The first screens of `match`: the same, another model, excused, and not to be told."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.matching.records import Layer, ModelReport, OpenRequest
+from compare.judgement.statement import Statement
+from compare.tools.matching import match, match_words, model_comparison
+from compare.tools.matching.causes import BIASED_VARIANCE, Cause
+from compare.tools.matching.model_comparison import LayerPair, Match, RungResult
+from tests.support.snapshots import Screens
+
+NAMES = (
+    "layers and parameters", "logits, inference", "logits, far from the usual values", "logits, training", "running statistics",
+    "loss", "gradients", "one update, sgd", "20 steps, sgd", "one update, adam", "20 steps, adam",
+)  # fmt: skip
+WHERE = "net.py:12, keras_net.py:20"
+BOTH = {"one": "pytorch", "other": "tensorflow"}
+PADDINGS = [[[[[1, 1], [1, 1]], "zeros"]], [[[[0, 1], [0, 1]], "zeros"]]]
+PADDING = Cause("padding", {**BOTH, "forms": PADDINGS}, WHERE, 4.9e-16)
+BIAS = Cause(BIASED_VARIANCE, {"one": "tensorflow", "layer": "norm", "times": 1.002}, WHERE, 1.2e-16)
+FLATTENED = {**BOTH, "layers": ["fc", "dense"], "orders": ["chw", "hwc"], "copied": True}
+NOTES = [Cause("flatten-order", FLATTENED, WHERE, None, "evened-out")]
+
+
+def matched(settings: str = "", /, **changed: Any) -> Match:
+    """A match whose rungs agree but for these: their numbers by the start of their names."""
+    rungs = [RungResult(name, 2e-16, 1e-10, model_comparison.PASSED) for name in NAMES]
+    for start, fields in changed.items():
+        place = next(at for at, name in enumerate(NAMES) if name.replace(",", "").replace(" ", "_").startswith(start))
+        rungs[place] = replace(rungs[place], **fields)
+    asks = tuple(OpenRequest(model=model, image=(28, 28, 1), classes=10) for model in ("net:Net", "keras_net:build"))
+    layers = Layer(name="conv2", kind="conv"), Layer(name="conv2d_1", kind="conv")
+    return Match(
+        ("pytorch", "tensorflow"), (asks[0], asks[1]), rungs, [LayerPair(*layers, 0.0, 0.0, settings)], NOTES,
+        (ModelReport(layers=[], outputs=[10], where=None), ModelReport(layers=[], outputs=[10], where=None, unrecorded=True)),
+    )  # fmt: skip
+
+
+def screened(screens: Screens, found: Match, *written: str, folder: Path | None = None) -> str:
+    """The words of the screen, once it is held against the kept ones."""
+    report = match.report(found, [], written)
+    assert report.exit_code == (0 if found.holds else 1)
+    return " ".join(screens(report, folder).split())
+
+
+FOLLOWS = {"status": model_comparison.FOLLOWS, "difference": 0.3}
+PARTED: dict[str, Any] = {
+    "logits_inference": {
+        "status": model_comparison.FAILED, "difference": 0.34, "where": "conv2, conv2d_1", "first": 0.89, "causes": (PADDING,),
+        "at_the_end": False,
+    },
+    "logits_far": FOLLOWS, "logits_training": FOLLOWS, "loss": FOLLOWS, "gradients": FOLLOWS, "one_update_sgd": FOLLOWS,
+    "20_steps_sgd": FOLLOWS, "one_update_adam": FOLLOWS, "20_steps_adam": FOLLOWS,
+}  # fmt: skip
+
+
+def test_the_same_model_is_said_with_what_was_compared(screens: Screens) -> None:
+    assert "--write" in screened(screens, matched())
+
+
+def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change(screens: Screens) -> None:
+    shown = screened(screens, matched("padding [[1, 1], [1, 1]], [[0, 1], [0, 1]]", **PARTED))
+    assert f"look at {WHERE}" in shown and "--write" not in shown
+
+
+def test_the_json_of_a_cause_has_its_facts_and_its_sentence() -> None:
+    values = json.loads(match.report(matched(**PARTED), []).to_json())
+    (cause,) = values["rungs"][1]["causes"]
+    assert cause["values"]["forms"] == PADDINGS and cause["sentence"].startswith("pytorch pads 1 above")
+    (statement,) = (statement for statement in values["statements"] if statement["kind"] == "cause")
+    assert match_words.sentences([Statement.model_validate(statement)])[0].startswith(
+        f"padding: {cause['sentence']} Verified: "
+    )
+
+
+def test_a_difference_without_a_name_says_so(screens: Screens) -> None:
+    parted = {**PARTED["logits_inference"], "causes": (), "between": "between conv1 and conv2"}
+    assert "look at" not in screened(screens, matched(**{**PARTED, "logits_inference": parted}))
+
+
+@pytest.mark.parametrize("status", [model_comparison.FAILED, model_comparison.ACCEPTED])
+def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, status: str) -> None:
+    biased = {"status": status, "difference": 4.4e-6, "where": "norm.variance", "causes": (BIAS,)}
+    found = matched(running={**biased, "tolerance": 1e-10})
+    is_accepted = status == model_comparison.ACCEPTED
+    written = ["pairs/net.py was written. Train it in both frameworks: run --model pairs.net --image-size 28."]
+    shown = screened(screens, found, *(written if is_accepted else []))
+    assert ("the same command with --accept biased-variance" in shown) is not is_accepted
+    assert ("pairs/net.py" in shown) is is_accepted
+
+
+def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> None:
+    hidden = {"status": model_comparison.UNJUDGED, "difference": 0.3}
+    found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
+    screened(screens, found, folder=Path("results/made"))
+    assert match.report(found, []).values["verdict"] == "cannot tell"

@@ -1,0 +1,195 @@
+"""What regress, bisect and history print first."""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.reporting.document import Report
+from compare.statistics import statistics
+from compare.statistics.statistics import Ratio
+from compare.tools.regression import bisect_report, bisection, history, judging, measurements, regress_report, regress_screen
+from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
+from compare.tools.regression.candidates import BisectionQuery, Candidate, Candidates
+from compare.tools.regression.records import Criteria, Judgement
+from tests.support import comparisons
+from tests.support.snapshots import FOLDER, Screens, printed
+
+BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
+QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in (*comparisons.NOISE, 1.015))
+NOISY = (1.0, 1.06, 0.95, 1.04, 0.98, 1.02)
+DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+_OF_FILES = 3
+"""A blank line, the page, and everything else."""
+
+
+def judge(
+    folder: Path,
+    now: dict[str, float],
+    noise: Sequence[float] = QUIET,
+    *,
+    paired: bool = True,
+    commit: str = "b" * 40,
+    **changed: Any,
+) -> Judgement:
+    """The judgement of a base of both frameworks, and a head of these seconds."""
+    base = comparisons.results_folder(folder / "base", BOTH, noise=noise)
+    head = comparisons.results_folder(folder / "head", now, noise=noise[::-1], machine={"commit": commit}, changed=changed)
+    return judging.judge(*map(measurements.read, (base, head)), Criteria(), paired=paired)
+
+
+def answers_of(report: Report) -> dict[str, Sequence[str]]:
+    assert report.screen is not None
+    return {answer.label: answer.sentences for answer in report.screen.answers}
+
+
+SLOWER = {"pytorch": 4.8, "tensorflow": 5.0}
+JUDGED: dict[str, tuple[Callable[[Path], Judgement], int]] = {
+    "slower": (lambda folder: judge(folder, SLOWER, NOISY), 6),
+    "both_slower": (lambda folder: judge(folder, {"pytorch": 4.8, "tensorflow": 6.5}, weights_hash="others"), 6),
+    "as_fast": (lambda folder: judge(folder, BOTH), 6),
+    "itself": (lambda folder: judge(folder, BOTH, commit="a" * 40), 6),
+    "noisy": (lambda folder: judge(folder, BOTH, NOISY), 6),
+    "few": (lambda folder: judge(folder, BOTH, QUIET[:3]), 3),
+    "disturbed": (lambda folder: judge(folder, BOTH, **DISTURBED), 6),
+    "failed": (lambda folder: judge(folder, BOTH, status="failed", reason="exit code 1"), 6),
+    "apart": (lambda folder: judge(folder, SLOWER, paired=False), 0),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_judgement_has_eight_lines_besides_its_files(screens: Screens, name: str, tmp_path: Path) -> None:
+    make, repeats = JUDGED[name]
+    report = regress_report.report(make(tmp_path), repeats)
+    shown = screens(report, most=regress_screen.LINES + _OF_FILES)
+    assert f"exit code {report.exit_code}" in shown
+
+
+def test_only_what_the_json_calls_a_regression_is_called_worse(tmp_path: Path) -> None:
+    judged = judge(tmp_path, {"pytorch": 4.8, "tensorflow": 5.2}, NOISY)  # the noise may hide that of tensorflow
+    answers = answers_of(regress_report.report(judged, 6))
+    assert [each.name for each in judged.changes if each.verdict == "regression"] == ["pytorch serial, 2 cores"]
+    (worse,), (unsure, *_) = answers["Worse"], answers["Unsure"]
+    assert worse.startswith("pytorch serial, 2 cores, seconds per epoch: +20.0 %")
+    assert "tensorflow" in unsure and "pytorch" not in unsure
+    assert "8 no change shown" in " ".join(answers["Verdict"])  # and not 9: one of them is not ruled out
+
+
+def test_pairs_that_would_tell_are_named_as_in_the_whole_report(tmp_path: Path) -> None:
+    judged = judge(tmp_path, BOTH, NOISY)
+    needed = regress_report._pairs_needed(judged)
+    shown = printed(regress_report.report(judged, 6), 100)
+    assert f"about {needed} pairs" in shown and f"--repeats {needed} and another --out" in shown
+    accuracy = [0.70, 0.75, 0.72, 0.78, 0.71, 0.74]
+    sides = [
+        comparisons.results_folder(tmp_path / side, {"pytorch": 4.0}, noise=QUIET, accuracy=values, seeds=range(6))
+        for side, values in (("before", accuracy), ("now", accuracy[::-1]))
+    ]
+    judged = judging.judge(*map(measurements.read, sides), Criteria(), paired=True)
+    assert judged.num_not_ruled_out == 1 and "pairs would" not in printed(regress_report.report(judged, 6), 200)
+
+
+def test_two_sides_that_were_measured_apart_are_no_test_of_the_same_code(tmp_path: Path) -> None:
+    (sentence,) = answers_of(regress_report.report(judge(tmp_path, BOTH, paired=False)))["A/A"]
+    assert "1 of 20" not in sentence and "apart" in sentence
+
+
+@pytest.mark.parametrize("name", ["test_" + "long_" * 30, "test_x"])
+def test_many_worse_benchmarks_of_any_name_stay_within_eight_lines(tmp_path: Path, name: str) -> None:
+    sides = []
+    for side, seconds in (("before", 0.01), ("now", 0.02)):
+        for number, factor in enumerate(QUIET):
+            rounds = {f"{name}[{each}]": [seconds * factor] * 5 for each in range(9)}
+            comparisons.benchmark_file(tmp_path / side / f"000{number}_x.json", rounds)
+        sides.append(measurements.read(tmp_path / side))
+    shown = printed(regress_report.report(judging.judge(*sides, Criteria(), paired=False)), 100, None)
+    assert shown.count("\n") + 1 <= regress_screen.LINES + _OF_FILES and "REGRESSION in 9 of 9 figures" in shown
+    assert all(len(line) <= 100 for line in shown.splitlines()) and "; 6 more" in shown
+
+
+# The search for a change.
+
+
+def searched(levels: Sequence[float], noise: float = 0.01, broken: Sequence[int] = ()) -> Report:
+    """The report of a search among commits of these relative times."""
+
+    def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
+        if later in broken:
+            raise Unmeasurable("it does not build")
+        drawn = [1.0 + noise * (place % 3 - 1) for place in range(6)]
+        return statistics.paired_ratio([(levels[later] * each, levels[earlier]) for each in drawn])
+
+    found = bisection.search(len(levels) - 1, measure, 0.05)
+    trials = [comparisons.with_fields(trial, pairs=6) for trial in found.trials]
+    return reported(comparisons.with_fields(found, trials=trials), len(levels))
+
+
+def reported(found: BisectionOutcome, number: int) -> Report:
+    def ready(place: int) -> AbstractContextManager[Any]:
+        raise AssertionError
+
+    each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
+    rows = [comparisons.row("pytorch")]
+    plan = comparisons.with_fields(comparisons.comparison(rows), machine=comparisons.MACHINE)
+    return bisect_report.report(found, Candidates(each, plan, rows, ready, []), BisectionQuery("epoch_seconds", 0.05, "HEAD~6"))
+
+
+SEARCHED: dict[str, Callable[[], Report]] = {
+    "found": lambda: searched([1.0, 1.0, 1.0, 1.0, 1.5, 1.5, 1.5]),
+    "one_of_several": lambda: searched([1.0, 1.0, 1.5, 1.5, 1.5], broken=(1, 2)),
+    "no_regression": lambda: searched([1.0] * 5),
+    "undecided": lambda: searched([1.0, 1.0, 1.5], noise=0.4),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_search_names_the_change_or_says_why_not(screens: Screens, name: str) -> None:
+    report = SEARCHED[name]()
+    values = json.loads(report.to_json())
+    assert values["search"]["outcome"] == name.replace("_", " ")
+    shown = screens(report)
+    assert ("First bad:" in shown) == (values["first_bad"] is not None) == ("git show" in shown)
+    assert f"Exit code {values['exit_code']}" in " ".join(shown.split())
+
+
+def test_a_search_that_other_work_disturbed_says_so_and_how_to_go_on(screens: Screens) -> None:
+    trial = bisection.BisectionTest(
+        what="the ends", earlier=0, later=2, level=0.02, border=1.0, ratio=None, verdict="undecided", pairs=3, disturbed=3,
+        doubts=["3 of 3 runs of 22222222 change 2 were disturbed: other work took 0.97 cores of 2, more than 0.15."],
+    )  # fmt: skip
+    screens(reported(BisectionOutcome(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3))
+
+
+# Figures over commits.
+
+
+def over_commits(folder: Path, number: int, seconds: Sequence[float] = (2.0, 2.1, 3.0), **other: Any) -> Report:
+    for place in range(number):
+        at, values = f"2026-01-0{place + 1}T00:00:00+00:00", {"pytorch": seconds[place % len(seconds)], "tensorflow": 3.0}
+        machine = {"commit": str(place) * 40, "dirty": place == 1}
+        comparisons.results_folder(folder / str(place), values, created_at=at, machine=machine)
+    if other:
+        comparisons.benchmark_file(folder / "x.json", {"test_step": [0.01] * 5})
+        comparisons.results_folder(folder / "other", BOTH, machine={"processor": "Another CPU"})
+    points, left_out, is_damaged = history.points(folder, ["epoch_seconds", "seconds"])
+    return history.report(points, folder, (), [*left_out, *other.get("left_out", ())], is_damaged=is_damaged or bool(other))
+
+
+def test_a_history_shows_the_latest_and_the_first_measurement(
+    screens: Screens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = screens(over_commits(Path("results"), 3))
+    assert "3 at 22222222" in shown and "2 at 00000000" in shown and "11111111" not in shown
+    assert "convtwins regress results/1 results/2" in shown
+    assert not any(word in shown for word in ("slower", "faster", "worse"))  # nothing is tested
+
+
+def test_a_history_of_several_machines_and_of_something_damaged(
+    screens: Screens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    screens(over_commits(Path("results"), 2, left_out=["results/torn is not a whole comparison."]), FOLDER)
