@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from common.machine import plugins
+from compare.cli import tools
 from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted, exit_on_signal, interruptible
 
 with exit_on_signal():
@@ -28,33 +29,13 @@ with exit_on_signal():
     from typer.main import get_command
 
 NAME = "convtwins"
-MODULES = {
-    name: f"compare.{folder}.{name}" if folder else f"compare.{name}"
-    for folder, names in (
-        ("comparison", ["run"]),
-        ("reporting", ["report"]),
-        ("machines", ["merge", "gallery"]),
-        ("matching", ["match"]),
-        ("proof", ["parity", "models"]),
-        ("conformance", ["conformance"]),
-        ("data", ["data", "preprocess"]),
-        ("comparison", ["scaling"]),
-        ("evaluation", ["evaluate", "convert", "predict", "infer"]),
-        ("tuning", ["tune"]),
-        ("planning", ["plan", "stragglers"]),
-        ("switches", ["optimize", "layers"]),
-        ("regression", ["regress", "bisect", "history"]),
-        ("data", ["cache"]),
-        ("environments", ["env"]),
-        ("comparison", ["selftest"]),
-        ("", ["doctor"]),
-        ("workflows", ["study", "reproduce"]),
-        ("reporting", ["export"]),
-        ("", ["schema"]),
-    )
+CORE = {
+    name: f"compare.{folder}.{name}"
+    for folder, names in (("comparison", ["run"]), ("reporting", ["report", "export"]), ("proof", ["parity", "models"]))
     for name in names
 }
-"""Module whose function `command` runs each of the suite's own commands, in the order of `--help`."""
+MODULES = CORE | tools.commands()
+"""Module whose function `command` runs each of the suite's own commands, in the order of `--help`: first those of the core."""
 PLUGINS = {"concurrency": "convtwins-hangs", "watch": "convtwins-hangs"}
 """Package of each command that is in `plugins`, so that a missing one can be answered. Others may bring commands too."""
 
@@ -133,8 +114,9 @@ class _Commands(TyperGroup):
         if self._only_lists or cmd_name not in known:  # for an unknown name: all, to suggest one
             if cmd_name in PLUGINS and cmd_name not in known:
                 _refuse(_missing(cmd_name), 2)
-            listed = {name: _Listed(name, help=_help_of(module)) for name, module in known.items() if name not in self.commands}
-            self.commands.update(listed)
+            for name in known.keys() - self.commands.keys():
+                panel = "Core" if name in CORE else "Tools" if name in MODULES else "Plug-ins"
+                self.commands[name] = _Listed(name, help=_help_of(known[name]), rich_help_panel=panel)
         elif isinstance(self.commands.get(cmd_name), _Listed | None):
             only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             with exit_on_signal():

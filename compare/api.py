@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -30,7 +30,9 @@ from compare.judgement import cautions
 from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
 from compare.reporting.comparison_report import JudgedComparison
 from compare.results import cells
-from compare.tools.matching.match import match as match
+
+if TYPE_CHECKING:
+    from compare.tools.matching.match import match as match
 
 
 class Plot(Figure):
@@ -193,3 +195,12 @@ def plot_input(results: Results) -> Plot:
 def plot_confusion(results: Results) -> Plot:
     """The predicted classes of each class of the test split, a matrix for each row."""
     return plot(results, comparison_plots.CONFUSION)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the tool behind `match` only for somebody who asks for it."""
+    if name == "match":
+        from compare.tools.matching.match import match
+
+        return match
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ from compare.cli.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.comparison import comparison_plan, estimate
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork
+from compare.comparison.other_machines import other_machines
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -28,7 +29,6 @@ from compare.results.cells import Cell, MatrixPlan
 from compare.results.workspace import FolderKind, Workspace
 from compare.running import axes, code_digest
 from compare.running.twins import Twins
-from compare.tools.cluster import spread
 
 RunCell = Callable[[ComparisonRequest, Path], object]
 
@@ -40,7 +40,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         on: see `MatrixPlan.on`. Then a single comparison makes a matrix too, of one cell.
     """
     if on is not None:
-        spread.check_rows([request for _, request in requests])
+        other_machines().check_rows([request for _, request in requests])
     first = requests[0][1]
     first.settings.check_repeats()
     cell_rows = [list(request.rows) for _, request in requests]
@@ -76,7 +76,7 @@ def run_all(
     """
     code = 0
     if new_plan.on is not None:
-        spread.check_can_submit(new_plan)
+        other_machines().check_can_submit(new_plan)
     with interruptible(), Workspace.open(folder, MATRIX) as workspace:
         plan = workspace.claim(new_plan)
         store.refuse_links(folder, [cell.name for cell in plan.cells])
@@ -84,7 +84,7 @@ def run_all(
             if plan.on is None:
                 _run_cells(plan, folder, run_cell)
             else:
-                spread.run_cells(plan, folder, on_received)
+                other_machines().run_cells(plan, folder, on_received)
         except Interrupted as interruption:
             code = interruption.exit_code
         with signals.record_signals() as late_signals:
@@ -130,7 +130,7 @@ def rehearse(
     """Estimate time and disk of the remaining runs of every comparison. Starts none of them."""
     MATRIX.check(out, plan.identity())
     if plan.on is not None:
-        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=invocation.as_json)
+        return other_machines().rehearse(plan, out or store.new_folder(cells.KIND), as_json=invocation.as_json)
     estimate.announce_measurement(times_from)
     reports: dict[str, Report] = {}
     refusals: dict[str, str] = {}

@@ -23,6 +23,7 @@ from compare.cli.progress import Display, display
 from compare.comparison import comparison_plan, estimate, executor, matrix_run, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork, resume_hint
+from compare.comparison.other_machines import other_machines
 from compare.comparison.run_options import RunOptions
 from compare.judgement import decision, run_figures, summary
 from compare.proof import ladder, spot_checks, timed_rows
@@ -40,7 +41,6 @@ from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
 from compare.running.taking_turns import Seat, run_round
 from compare.running.twins import Twins
-from compare.tools.cluster import spread
 
 
 @commands.command(
@@ -84,7 +84,7 @@ def command(
 ) -> Outcome | Report | int:
     """Train the same CNN in every framework and mode, and compare."""
     if on is not None:
-        spread.check_backend(on)
+        other_machines().check_backend(on)
     signing.check_key(sign)
     if resume is not None:
         request, out = run_options.resumed_request(resume, on), resume

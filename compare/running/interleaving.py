@@ -112,15 +112,15 @@ def run_in_turns(
         results: list[tuple[Job[_Item], _Result]] = []
         known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}
         left = [place for place in range(len(jobs)) if place not in known]
-        made: dict[int, _Result] = {}
+        in_turns: dict[int, _Result] = {}
         if execute_together is not None and len(left) > 1:
             first = jobs[left[0]]
             progress.begin(name(first.item), f"{label(first)} and {len(left) - 1} more in turns")
-            made = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
+            in_turns = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
         for place, job in enumerate(jobs):
-            if place not in made:
+            if place not in in_turns:
                 progress.begin(name(job.item), label(job))
-            result = known[place] if place in known else made[place] if place in made else execute(job)
+            result = known[place] if place in known else in_turns[place] if place in in_turns else execute(job)
             progress.end(*ending(result))
             if place in known or accept(job, result):
                 results.append((job, result))

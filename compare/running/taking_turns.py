@@ -110,7 +110,7 @@ class Seat:
             return
         # A rest of less than half a turn would be a turn of its own.
         steps = self.steps_left if self.steps_left < 1.5 * steps else steps
-        used_seconds = sum(each.cpu_seconds for each in footprint.read_tree(psutil.Process(self._process.pid)))
+        used_seconds = sum(process.cpu_seconds for process in footprint.read_tree(psutil.Process(self._process.pid)))
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
         _signal_group(self._process, signal.SIGCONT)
@@ -133,8 +133,8 @@ class Seat:
         _signal_group(process, signal.SIGSTOP)
         self._stopped_at = time.time()
         tree = footprint.read_tree(psutil.Process(process.pid))
-        self._cpu_seconds = sum(each.cpu_seconds for each in tree)
-        self.memory_bytes = sum(each.resident_bytes for each in tree)
+        self._cpu_seconds = sum(member.cpu_seconds for member in tree)
+        self.memory_bytes = sum(member.resident_bytes for member in tree)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -148,7 +148,7 @@ def _signal_group(process: StartedProcess, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-class _Run(Generic[_Item, _Result]):
+class _TurnTaker(Generic[_Item, _Result]):
     """One run of a round.
 
     Args:
@@ -160,7 +160,7 @@ class _Run(Generic[_Item, _Result]):
         self.place = place
         self.seat = seat
         self.results: list[_Result] = []
-        """Its result, once it has ended."""
+        """The result of the run, once it has ended."""
         self.step_seconds: float | None = None
         """Seconds of a step in its first turn."""
         self._steps = steps
@@ -214,14 +214,14 @@ def run_round(
     while len(results) < len(items):
         with contextlib.ExitStack() as closing:
             folder = closing.enter_context(PrivateFolder())
-            runs: list[_Run[_Item, _Result]] = []
+            runs: list[_TurnTaker[_Item, _Result]] = []
             for place, item in enumerate(items):
                 if place in results:
                     continue
-                if runs and free_memory() < MEMORY_RESERVE * max(each.seat.memory_bytes for each in runs):
+                if runs and free_memory() < MEMORY_RESERVE * max(taker.seat.memory_bytes for taker in runs):
                     break
                 seat = Seat(str(folder.path / str(place)))
-                runs.append(_Run(place, seat, run(item, seat)))
+                runs.append(_TurnTaker(place, seat, run(item, seat)))
                 closing.callback(runs[-1].close)
                 runs[-1].advance(0)
             _take_turns(runs, turn_seconds)
@@ -229,15 +229,15 @@ def run_round(
     return [results[place] for place in range(len(items))]
 
 
-def _take_turns(runs: Sequence[_Run[_Item, _Result]], turn_seconds: float) -> None:
+def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> None:
     steps = LEAST_STEPS
     for number, order in enumerate(itertools.cycle(balanced_orders(len(runs)))):
         training = [runs[place] for place in order if runs[place].seat.waits]
         if not training:
             return
-        for each in training:
-            each.advance(steps)
-        if number == 0 and (known := [each.step_seconds for each in runs if each.step_seconds]):
+        for taker in training:
+            taker.advance(steps)
+        if number == 0 and (known := [taker.step_seconds for taker in runs if taker.step_seconds]):
             steps = max(round(turn_seconds / statistics.median(known)), LEAST_STEPS)
 
 

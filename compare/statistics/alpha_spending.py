@@ -23,7 +23,7 @@ class AlphaSpending:
         decline: exponent with which the level falls with the number of pairs.
         factors: log10(h): P(for some n, the p of a single test < h · `weight`(n)) / h, for runs of unknown noise at the border
             of what is tested. By numerical integration over the Markov chain of the t statistic;
-            tests/compare/core/test_looking.py repeats it.
+            tests/compare/statistics/test_alpha_spending.py repeats it.
     """
 
     def __init__(self, few: Mapping[int, float], six_pairs: float, decline: float, factors: Mapping[float, float]) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare.core import presets
 
 from common.machine import placement
 from common.processes import entry
 from common.training import spot_checks
+from compare.running import presets
 
 EVERY = 5
 

@@ -12,13 +12,13 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "architecture.md"
-CORE = ("core", "execution", "comparison", "proof", "judgement", "reporting")
-"""The folders of `compare` that are the core. The other folders, and doctor.py, are tools."""
+CORE = ("cli", "statistics", "running", "results", "judgement", "reporting", "proof", "comparison")
+"""The folders of `compare` that are the core. Those of `compare/tools` are tools."""
 
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _NAMED = re.compile(r"((?:`[\w.]+`(?:, | and )?)+) in \[[^\]]*\]\((\.\./[^)#\s]+\.py)\)")
 """Names and the file that has them: "`a` and `b` in [file](../file.py)"."""
-_FOLDER = re.compile(r"^\| \[((?:common|compare)/\w+)\]\(\.\./\1\) \|", re.MULTILINE)
+_FOLDER = re.compile(r"^\| \[((?:common|compare(?:/tools)?)/\w+)\]\(\.\./\1\) \|", re.MULTILINE)
 _OFFERED = re.compile(r"^(\| \[(compare/[\w/]+\.py)\]\(\.\./\2\) \| [^|]+ \| )([^|]*)( \|)$", re.MULTILINE)
 """A row of the interface: file, purpose, names."""
 
@@ -44,8 +44,7 @@ def _defined(body: list[ast.stmt], prefix: str) -> set[str]:
 def imported_by_tools(root: Path) -> dict[str, set[str]]:
     """Return what tools and plug-ins import of the core, by file: names, and attributes of modules that are imported whole."""
     found: dict[str, set[str]] = defaultdict(set)
-    tools = [path for path in (root / "compare").glob("*/**/*.py") if path.relative_to(root).parts[1] not in CORE]
-    for path in [*tools, root / "compare" / "doctor.py", *root.glob("plugins/*/src/**/*.py")]:
+    for path in [*root.glob("compare/tools/**/*.py"), *root.glob("plugins/*/src/**/*.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules: dict[str, str] = {}
         for node in ast.walk(tree):
@@ -98,7 +97,10 @@ def test_every_name_beside_a_file_is_defined_in_that_file() -> None:
 
 def test_every_folder_of_common_and_compare_has_one_row() -> None:
     there = {
-        path.parent.relative_to(PROJECT).as_posix() for each in ("common", "compare") for path in PROJECT.glob(f"{each}/*/*.py")
+        path.parent.relative_to(PROJECT).as_posix()
+        for each in ("common", "compare", "compare/tools")
+        for path in PROJECT.glob(f"{each}/*/*.py")
+        if path.parent.name != "tools"
     }
     rows = _FOLDER.findall(text())
     assert sorted(rows) == sorted(there)
@@ -124,15 +126,15 @@ def _listed(names: set[str]) -> str:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    numbers = "from compare.core.words import SHORT\nONE, TWO = 1, 2\nclass Ratio:\n    p = 0\n    def low(self): ...\n"
-    tune = "from compare.core import numbers\nfrom compare.core.words import SHORT\nnumbers.ONE + numbers.SHORT\n"
+    numbers = "from compare.cli.words import SHORT\nONE, TWO = 1, 2\nclass Ratio:\n    p = 0\n    def low(self): ...\n"
+    tune = "from compare.cli import numbers\nfrom compare.cli.words import SHORT\nnumbers.ONE + numbers.SHORT\n"
     files = {
-        "compare/core/__init__.py": "",
-        "compare/core/numbers.py": numbers,
-        "compare/core/words.py": "SHORT = 1\n",
-        "compare/core/own.py": "from compare.core.numbers import TWO\n",
+        "compare/cli/__init__.py": "",
+        "compare/cli/numbers.py": numbers,
+        "compare/cli/words.py": "SHORT = 1\n",
+        "compare/cli/own.py": "from compare.cli.numbers import TWO\n",
         "compare/tools/tuning/tune.py": f"{tune}def f(numbers):\n    return numbers.nowhere\n",
-        "compare/tools/doctor/doctor.py": "from compare.core.numbers import Ratio\nimport compare.tools.tuning\n",
+        "compare/tools/doctor/doctor.py": "from compare.cli.numbers import Ratio\nimport compare.tools.tuning\n",
     }
     for name, source in files.items():
         path = tmp_path / name
@@ -143,10 +145,10 @@ def planted(tmp_path: Path) -> Path:
 
 def test_names_and_attributes_of_whole_modules_are_found_and_those_of_the_core_itself_are_not(planted: Path) -> None:
     assert imported_by_tools(planted) == {
-        "compare/core/numbers.py": {"ONE", "SHORT", "Ratio"},
-        "compare/core/words.py": {"SHORT"},
+        "compare/cli/numbers.py": {"ONE", "SHORT", "Ratio"},
+        "compare/cli/words.py": {"SHORT"},
     }
 
 
 def test_names_of_classes_and_of_several_targets_are_definitions(planted: Path) -> None:
-    assert defined(planted / "compare" / "core" / "numbers.py") == {"ONE", "TWO", "Ratio", "Ratio.p", "Ratio.low"}
+    assert defined(planted / "compare" / "cli" / "numbers.py") == {"ONE", "TWO", "Ratio", "Ratio.p", "Ratio.low"}

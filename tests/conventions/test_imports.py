@@ -61,33 +61,21 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "machine",
         *ABOVE_NOTHING,
     ),
-    "compare": (
-        "workflows",
-        "papers",
-        "machines",
-        "matching",
-        "evaluation",
-        "tuning",
-        "regression",
-        "planning",
-        "switches",
-        "comparison",
-        "cluster",
-        "data",
-        "environments",
-        "conformance",
-        "proof",
-        "reporting",
-        "judgement",
-        "execution",
-        "core",
-    ),
+    "compare": ("tools", "comparison", "proof", "reporting", "judgement", "results", "running", "statistics", "cli"),
     "convtwins_hangs": ("watching", "concurrency"),
 }
 """The folders of a package, from the top down: a file may import from its own folder and from those below it.
 
 Files beside the folders stand above all of them.
 """
+TOOLS: dict[str, frozenset[str]] = {
+    "evaluation": frozenset({"tuning"}),
+    "papers": frozenset({"data", "evaluation", "tuning"}),
+    "schema": frozenset({"regression"}),
+}
+"""Which tools a tool may import. A tool that is not here imports none."""
+LATE = {("compare/api.py", "compare.tools.matching.match.match"): "only if somebody asks for it"}
+"""Imports of a tool by a file beside the folders, each with its reason."""
 
 PLUGIN_ROOTS = {"convtwins_hangs": PROJECT / "plugins" / "hangs" / "src"}
 
@@ -105,6 +93,7 @@ OPAQUE = {
     "reads it and does nothing else",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
+    ("compare/cli/tools.py", "importlib.import_module"): "the package of a tool, and the module that it names",
     ("compare/__main__.py", "importlib.util.find_spec"): "where the package of a command lies; it is not imported",
     ("tests/compare/forked.py", "runpy.run_module"): "one of the fake twins listed there",
 }
@@ -315,11 +304,38 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
         assert cycles(root_of(package), package) == []
 
 
+def between_tools(root: Path) -> list[Finding]:
+    """Every import of a tool by another tool that TOOLS does not name, or by a file beside the folders."""
+    return [
+        Finding(file, line, f"imports {module}, a tool")
+        for file, tree in _trees(root, "compare")
+        for line, module in _imports(tree, Path(file).parent.parts)
+        if module.startswith("compare.tools.") and (file, module) not in LATE
+        if (importer := Path(file).parts[2] if file.startswith("compare/tools/") else None) is not module.split(".")[2]
+        if importer is None or module.split(".")[2] not in TOOLS.get(importer, frozenset()) | {importer}
+    ]
+
+
+def test_the_core_imports_no_tool_and_a_tool_only_those_of_its_row() -> None:
+    findings = between_tools(PROJECT)
+    assert not findings, "\n".join(map(str, findings))
+
+
+def test_every_allowed_import_of_another_tool_is_used() -> None:
+    used = {
+        (Path(file).parts[2], module.split(".")[2])
+        for file, tree in _trees(PROJECT, "compare/tools")
+        for _, module in _imports(tree, Path(file).parent.parts)
+        if module.startswith("compare.tools.")
+    }
+    assert {(tool, other) for tool, others in TOOLS.items() for other in others} <= used
+
+
 @pytest.mark.parametrize("package", FOLDERS)
 def test_every_folder_of_a_package_is_in_the_list_and_says_its_subject(package: str) -> None:
     folders = {path.parent for path in (root_of(package) / package).glob("*/*.py")}
     assert {folder.name for folder in folders} | {*ABOVE_NOTHING} == {*FOLDERS[package], *ABOVE_NOTHING}
-    for folder in folders:
+    for folder in {*folders, *(path.parent for path in (PROJECT / package).glob("tools/*/*.py"))}:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), f"{folder} says nothing"
 
 
@@ -553,6 +569,21 @@ def test_a_branch_on_the_framework_is_found(plant: Plant, source: str, count: in
 def test_an_import_of_an_upper_folder_is_found(plant: Plant, source: str, count: int) -> None:
     root = plant(source, "common/spec/module.py")
     assert len(upward(root, "common", FOLDERS["common"])) == count
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "count"),
+    [
+        ("compare/tools/papers/claims.py", "from compare.tools.tuning import records", 0),
+        ("compare/tools/papers/claims.py", "from compare.tools.matching import causes", 1),
+        ("compare/tools/tuning/tune.py", "import compare.tools.papers.claims", 1),
+        ("compare/tools/tuning/tune.py", "from compare.tools.tuning import records\nfrom compare.results import store", 0),
+        ("compare/judgement/figures.py", "def later():\n    from compare.tools.tuning import records", 1),
+        ("compare/api.py", "from compare.tools.matching.match import match\nfrom compare.tools.matching import causes", 1),
+    ],
+)
+def test_an_import_of_another_tool_is_found(plant: Plant, file: str, source: str, count: int) -> None:
+    assert len(between_tools(plant(source, file))) == count
 
 
 def test_a_circle_of_imports_is_found(plant: Plant) -> None:

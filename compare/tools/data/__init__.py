@@ -1,1 +1,3 @@
 """Contents of a data set: exploration, duplicates, statistics, the cache."""
+
+COMMANDS = ("data", "preprocess", "cache")

@@ -1,1 +1,3 @@
 """Can this machine run Convtwins, and what would be missing?"""
+
+COMMANDS = ("doctor",)

@@ -1,1 +1,3 @@
 """Environments for contestants: made from a lock, listed, checked."""
+
+COMMANDS = ("env",)

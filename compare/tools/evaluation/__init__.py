@@ -1,1 +1,3 @@
 """Trained models: final scores, conversion, prediction and inference times."""
+
+COMMANDS = ("evaluate", "convert", "predict", "infer")

@@ -1,1 +1,3 @@
 """Published reports: their figures as data, their runs reproduced, and verdicts on their claims."""
+
+COMMANDS = ("study", "reproduce")

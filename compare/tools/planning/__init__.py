@@ -1,1 +1,3 @@
 """Which parallel mode pays: predicted, measured, and compared."""
+
+COMMANDS = ("plan", "scaling", "stragglers")

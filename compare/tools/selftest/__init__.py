@@ -1,1 +1,3 @@
 """Does the comparison keep its promises on this machine? Known differences, and none, judged by its own verdicts."""
+
+COMMANDS = ("selftest",)

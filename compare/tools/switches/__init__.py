@@ -1,1 +1,3 @@
 """The fastest settings of each framework on this machine."""
+
+COMMANDS = ("optimize", "layers")

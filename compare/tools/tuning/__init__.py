@@ -1,1 +1,3 @@
 """Hyper-parameter search in every framework."""
+
+COMMANDS = ("tune",)
