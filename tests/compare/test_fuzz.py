@@ -45,7 +45,7 @@ from compare.reporting import comparison_report
 from compare.results import store
 from compare.results.store import flatten
 from compare.running import contestants, run_settings
-from compare.tools.papers import schema
+from compare.tools.papers import paper_file
 from compare.tools.papers.study_file import SCALES, Study
 from compare.tools.regression import history
 from tests.common.data.sources import test_archives
@@ -202,7 +202,7 @@ def check_study(text: tuple[str, str], scale: str) -> None:
 
 def check_paper(text: tuple[str, str]) -> None:
     with file_of(text) as path, refused_at_most():
-        schema.read_paper(path, "given")
+        paper_file.read_paper(path, "given")
 
 
 @cache

@@ -574,9 +574,9 @@ def test_an_import_of_an_upper_folder_is_found(plant: Plant, source: str, count:
 @pytest.mark.parametrize(
     ("file", "source", "count"),
     [
-        ("compare/tools/papers/claims.py", "from compare.tools.tuning import records", 0),
-        ("compare/tools/papers/claims.py", "from compare.tools.matching import causes", 1),
-        ("compare/tools/tuning/tune.py", "import compare.tools.papers.claims", 1),
+        ("compare/tools/papers/judging.py", "from compare.tools.tuning import records", 0),
+        ("compare/tools/papers/judging.py", "from compare.tools.matching import causes", 1),
+        ("compare/tools/tuning/tune.py", "import compare.tools.papers.judging", 1),
         ("compare/tools/tuning/tune.py", "from compare.tools.tuning import records\nfrom compare.results import store", 0),
         ("compare/judgement/figures.py", "def later():\n    from compare.tools.tuning import records", 1),
         ("compare/api.py", "from compare.tools.matching.match import match\nfrom compare.tools.matching import causes", 1),

@@ -14,7 +14,6 @@ from compare.cli.wording import count
 from compare.judgement.statement_words import unreliable_rows_note
 from compare.reporting.tables import Cell, Column, Table, value_at
 from compare.tools.data import preprocess_report
-from compare.tools.papers import judging
 from compare.tools.papers.local_results import LocalResults, reason_after_last_epoch, reason_at_scale
 from compare.tools.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
 from compare.tools.tuning import tuning_findings
@@ -117,7 +116,7 @@ def _measured_on(results: LocalResults, measures: Iterable[str], rows_are: str) 
     name += " (drawn leaves, not photographs)" if synthetic_leaves.is_source(plan.setting.source) else ""
     parts = [f"scale {plan.setting.scale}", name]
     if rows_are:
-        epochs = max(row.spec.epochs or 0 for training in plan.faithful for row in training.rows)
+        epochs = max(row.spec.epochs or 0 for row in plan.published_rows)
         if rows_are in ("splits", "classes"):
             epochs = results.paper.scales[plan.setting.scale].final_epochs or epochs
         parts += [
@@ -231,7 +230,7 @@ def _runs(results: LocalResults, table: PublishedTable) -> Iterable[RowFigures]:
         best = [record.validation_accuracy for record in summary.epochs if record.validation_accuracy]
         # Where replicas on cores stand for it, their times are not the paper's question.
         epoch = None if results.lacks_gpus(name) else results.epoch_seconds(name, results.paper.images_of(name))
-        gain = judging.seconds_ratio(results, training, table.base, name) if table.base else None
+        gain = results.seconds_ratio(training, table.base, name) if table.base else None
         values = {
             "accuracy": value_at(summary, "validation.accuracy.median"),
             "loss": value_at(summary, "validation.loss.median"),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from common.artifacts.schema import EpochRecord, RunResult
 from common.spec import plain_values
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_pairs import ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import COMPARE
 from compare.results.store import flatten
+from compare.statistics.statistics import Ratio
 from compare.tools.evaluation.scoring import EvaluationRecord
-from compare.tools.papers.plan import AS_IT_WAS, ReproductionPlan, ReproductionSetting
+from compare.tools.papers.plan import AS_IT_WAS, CORRECTED, ReproductionPlan, ReproductionSetting
 from compare.tools.papers.schema import SCALES, Paper, Scale
 from compare.tools.tuning.records import TuningRecord
 
@@ -69,6 +72,38 @@ class LocalResults:
         report = self.trainings.get(training)
         runs = report.stored.runs.get(row, {}) if report else {}
         return {repeat: run for repeat, run in sorted(runs.items()) if run.status in ("ok", "not parallel")}
+
+    @cached_property
+    def unsound_reason(self) -> str:
+        """Why the corrected runs show nothing. Empty if they are the same training, or were not run."""
+        report = self.trainings.get(CORRECTED)
+        if report is None:
+            return ""
+        proof = report.stored.comparison.proof
+        if proof is not None and proof.verdict == "not proved":
+            return "The proof that the corrected runs are the same training did not hold: see their page."
+        return "" if report.findings.comparable else "The corrected runs were not the same training: see their page."
+
+    def corrected_pair(self, framework: str) -> tuple[str, str]:
+        """Return the ids of a framework's corrected rows: data parallel, and serial on as many cores."""
+        rows = [row for row in self.plan.corrected.rows if row.contestant == framework]
+        parallel = next(row for row in rows if row.spec.is_parallel)
+        serial = next(row for row in rows if not row.spec.is_parallel and row.spec.cores == parallel.spec.cores)
+        return parallel.id, serial.id
+
+    def corrected_row(self, run: str) -> str:
+        """Return the corrected row that stands for a published run."""
+        published = self.paper.runs[run]
+        parallel, alone = self.corrected_pair(published.framework)
+        return parallel if published.parallel else alone
+
+    def seconds_ratio(self, training: str, slow: str, fast: str) -> Ratio | None:
+        """Return the epoch seconds of one row divided by those of another, over repeats. None if one is missing."""
+        report = self.trainings.get(training)
+        rows = {row.id: row for row in report.stored.comparison.rows} if report else {}
+        if report is None or not {slow, fast} <= rows.keys():
+            return None
+        return ratio_of_seconds(report.stored, slow=rows[slow], fast=rows[fast])
 
     def epochs_of(self, run: str) -> list[EpochRecord]:
         """Return the epochs of the first good repeat of a published run."""

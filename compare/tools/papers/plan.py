@@ -92,18 +92,20 @@ class ReproductionPlan:
         return [*self.faithful, self.corrected]
 
     @property
+    def published_rows(self) -> list[Row]:
+        """The published runs, as rows."""
+        return [row for training in self.faithful for row in training.rows]
+
+    @property
     def base(self) -> Spec:
         """Spec of the first of the published runs."""
-        return self.faithful[0].rows[0].spec
+        return self.published_rows[0].spec
 
     @property
     def deviations(self) -> list[str]:
         """Differences between the published runs here and the paper's, the size of this scale first."""
         paper = self.paper
-        pixels, epochs = (
-            self.base.data.image_size,
-            max(row.spec.epochs or 0 for training in self.faithful for row in training.rows),
-        )
+        pixels, epochs = self.base.data.image_size, max(row.spec.epochs or 0 for row in self.published_rows)
         lengths = {run.epochs for run in paper.runs.values()}
         longest = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths)}"
         scaled: list[str] = []

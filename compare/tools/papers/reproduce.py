@@ -35,7 +35,7 @@ from compare.running.twins import Twins
 from compare.tools.data import engine_scans, preprocess_report
 from compare.tools.evaluation import final_training
 from compare.tools.evaluation.scoring import EvaluationRecord
-from compare.tools.papers import cells, claims, curves, schema, step_runner, study_steps
+from compare.tools.papers import cells, curves, judging, paper_file, step_runner, study_steps
 from compare.tools.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.tools.papers.local_results import LocalResults
 from compare.tools.papers.local_results import reproduce_command as command_of
@@ -73,7 +73,7 @@ def command(
     paper: Annotated[
         str,
         typer.Argument(
-            metavar="PAPER", help=f"A published report: {', '.join(schema.paper_names())}, or a YAML file of your own."
+            metavar="PAPER", help=f"A published report: {', '.join(paper_file.paper_names())}, or a YAML file of your own."
         ),
     ],
     scale: Annotated[
@@ -91,7 +91,7 @@ def command(
 ) -> Outcome | int:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     signing.check_key(sign)
-    published = schema.find_paper(paper)
+    published = paper_file.find_paper(paper)
     size = SCALES[SCALES.index(scale)]
     values = spec.overlay({}, spec.parse_assignments(assignments or []))
     common = spec.build(values)  # refuses unknown fields
@@ -215,7 +215,7 @@ def _plan_step(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> St
             progress.say("a few images of every engine")
             scans = _scan_seconds(plan.scans, progress)
     duration = "At this scale no first steps are measured: they would take as long as the runs."
-    if plan.paper.argument in schema.paper_names():
+    if plan.paper.argument in paper_file.paper_names():
         duration = f"About two minutes on two cores. {duration}"
     if not smoke:
         duration = _duration(plan, rows, scans)
@@ -372,7 +372,7 @@ def _faithful(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> Ste
 
 def _verdicts(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> StepResult:
     results = _local_results(plan, folder.parent)
-    judged_claims = claims.judge_all(results)
+    judged_claims = judging.judge_all(results)
     columns = (
         Column("claim", "claim", fold=50, pick="text"),
         Column("verdict", "verdict", fold=24),

@@ -1,33 +1,25 @@
-"""The YAML file of a published report: its figures, the runs that fill them, and its claims with the kind of their judgement.
+"""The fields of a published report's YAML file: its figures, the runs that fill them, and its claims.
 
-`compare/tools/papers/` holds three. Dotted names are fields of the spec (`common/spec/schema.py`).
+`paper_file.py` reads the file. Dotted names are fields of the spec (`common/spec/schema.py`).
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field
 
-from common import spec
 from common.frozen import Frozen
-from common.machine import plain_file
-from common.spec import MODES, SpecError, plain_values
-from common.spec.errors import format_value
-from compare.cli.option_parsing import parse_choices
-from compare.cli.wording import shortened
+from common.spec import MODES, SpecError
 from compare.running.launch import FRAMEWORKS
 from compare.running.matrix import FileName
 
-FOLDER = Path(__file__).parent
-_MAX_CSV_BYTES = 2**24
-"""Largest size of a file of figures, in bytes. A paper prints no more than a thousandth of it."""
+if TYPE_CHECKING:  # they know the paper
+    from compare.tools.papers.judging import Judgement
+    from compare.tools.papers.local_results import LocalResults
 
 Scale = Literal["smoke", "quick", "full"]
 SMOKE: Scale = "smoke"
@@ -37,7 +29,7 @@ Fields = dict[str, Any]
 """{dotted field of the spec: value}."""
 AtLeast1 = Annotated[int, Field(ge=1, le=10**9)]
 _Digits = Annotated[int, Field(ge=-1, le=20)]
-_Gpus = Annotated[int, Field(ge=0, le=10**6)]
+Gpus = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class PaperData(Frozen):
@@ -68,7 +60,7 @@ class PublishedRun(Frozen):
     epochs: AtLeast1
     images: AtLeast1 | None = None
     """Number of training images. Default: those of the data."""
-    gpus: _Gpus = 0
+    gpus: Gpus = 0
     """Number of GPUs that the run needs. It is left out where there are fewer."""
     replicas_on_cores: bool = False
     """Whether the run uses replicas on CPU cores where there is no GPU."""
@@ -249,127 +241,16 @@ class Curves(Frozen):
 
 
 class PublishedClaim(Frozen):
+    """A claim of the paper. A class of its own for each kind has the kind's fields, and judges it."""
+
     said: str
     """Sentence of the paper."""
     remarks: tuple[str, ...] = ()
     """Further evidence, whatever is measured."""
 
-
-class NotJudged(PublishedClaim):
-    """Claim: one run's epochs take a number of times as long as others', on machines that are not known."""
-
-    kind: Literal["not_judged"]
-    slow: str
-    fast: tuple[str, ...]
-
-
-class Ordering(PublishedClaim):
-    """Claim: these runs are the best ones, in this order, by the paper's own tables of epochs."""
-
-    kind: Literal["ordering"]
-    column: str
-    first: tuple[str, ...]
-    by: Literal["highest_at_the_end", "least_on_average"]
-
-
-class NoAccuracyLoss(PublishedClaim):
-    """Claim: replicas are no less accurate than serial, corrected, in every framework."""
-
-    kind: Literal["no_accuracy_loss"]
-
-
-class AccuracyDifference(PublishedClaim):
-    """Claim: a run is more accurate than another, as it was and corrected; or less accurate by so many points, as it was."""
-
-    kind: Literal["more_accurate", "accuracy_loss"]
-    run: str
-    than: str
-    points: float
-    """Published lead or loss, in points."""
-
-
-class FasterThan(PublishedClaim):
-    """Claim: a run is faster than another, corrected."""
-
-    kind: Literal["faster_than"]
-    run: str
-    than: str
-    gpus: _Gpus = 0
-
-
-class GainsMore(PublishedClaim):
-    """Claim: the best of these runs gains more over serial than another run does."""
-
-    kind: Literal["gains_more"]
-    runs: tuple[str, ...]
-    than: str
-    corrected: bool
-    """Whether the corrected runs are judged, or the published ones."""
-    gpus: _Gpus = 0
-    table: tuple[str, str] | None = None
-    """Table and column of the seconds that the paper states."""
-
-
-class ScansScaleMore(PublishedClaim):
-    """Claim: an engine gains more by workers than another."""
-
-    kind: Literal["scans_scale_more"]
-    engine: str
-    than_engine: str
-    cores: int
-    """Number of cores of the paper's machine."""
-
-
-class NoGainBeyondCores(PublishedClaim):
-    """Claim: more loader workers than cores give nothing more."""
-
-    kind: Literal["no_gain_beyond_cores"]
-    base: str
-    gain: float
-    """The smallest speed-up that counts as a gain of more workers."""
-    warning: str
-    """Text of the framework's warning in the log."""
-
-
-class SearchGain(PublishedClaim):
-    """Claim: parallel trials make a search as many times as fast as a table says."""
-
-    kind: Literal["search_gain"]
-    table: str
-    jobs: int
-
-
-class SameLosses(PublishedClaim):
-    """Claim: runs with loader workers have the losses of another run to the last digit."""
-
-    kind: Literal["same_losses"]
-    base: str
-
-
-class OtherLosses(PublishedClaim):
-    """Claim: a run has another loss curve than a serial one."""
-
-    kind: Literal["other_losses"]
-    run: str
-    base: str
-    remark_on_cores: str
-    """Further evidence if the run is not made here and replicas on CPU cores stand for it."""
-
-
-AnyClaim = Annotated[
-    NotJudged
-    | Ordering
-    | NoAccuracyLoss
-    | AccuracyDifference
-    | FasterThan
-    | GainsMore
-    | ScansScaleMore
-    | NoGainBeyondCores
-    | SearchGain
-    | SameLosses
-    | OtherLosses,
-    Field(discriminator="kind"),
-]
+    def judge(self, results: LocalResults) -> Judgement:
+        """Judge the claim, without its remarks."""
+        raise NotImplementedError
 
 
 class Paper(Frozen):
@@ -407,7 +288,7 @@ class Paper(Frozen):
     tables: dict[FileName, PublishedTable | SideBySide]
     arithmetic: list[StatedFigure] = []
     curves: tuple[Curves, ...] = ()
-    claims: dict[str, AnyClaim]
+    claims: Mapping[str, PublishedClaim]
 
     @cached_property
     def _class_pattern(self) -> pydantic.TypeAdapter[str]:
@@ -446,107 +327,3 @@ class Paper(Frozen):
                 return False
         tables = [table for table in self.published_tables.values() if table.rows_are == "classes"]
         return any(class_name.startswith(str(name)) for table in tables for (name,) in table.rows)
-
-
-def paper_names() -> list[str]:
-    """Return the names of the papers in this folder."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
-
-
-def find_paper(argument: str) -> Paper:
-    """Read a paper of this folder, or one of the user's.
-
-    Args:
-        argument: a name of `names()`, or the path of a YAML file.
-    """
-    if Path(argument).suffix in (".yaml", ".yml"):
-        return read_paper(Path(argument), argument)
-    try:
-        parse_choices("PAPER", [argument], paper_names())
-    except SpecError as error:
-        raise SpecError(f"{error} The path of a paper's YAML file works too.") from None
-    return read_paper(FOLDER / f"{argument}.yaml", argument)
-
-
-def read_paper(path: Path, argument: str) -> Paper:
-    """Read a paper's file."""
-    values = spec.read_values(path, "paper")
-    try:
-        paper = Paper.model_validate({**values, "name": path.stem, "argument": argument})
-        complete = paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
-        _check(complete)
-    except pydantic.ValidationError as error:
-        raise SpecError(f"{path}: {_explained(error)}") from None
-    except (OSError, KeyError, ValueError, csv.Error) as error:
-        raise SpecError(f"{path}: {error}") from None
-    return complete
-
-
-def _explained(error: pydantic.ValidationError) -> str:
-    """Explain the first unknown field if there is one, else the first error. An unknown field may be a misspelt one."""
-    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    field = ".".join(map(str, first["loc"]))
-    received = shortened(f"{first['input']!r}", 100)
-    if first["type"] == "missing":
-        return f"{field} is missing. Add it."
-    if first["type"] == "extra_forbidden":
-        return f"{field} is not a field. Received: {received}. Leave it out."
-    return f"{field} is refused: {first['msg']}. Received: {received}. Change {field}."
-
-
-_RUNS = ("run", "than", "base", "slow", "runs", "fast", "first")
-"""Fields of claims that name runs."""
-
-
-def _check(paper: Paper) -> None:
-    """Refuse names of runs, tables and columns that the file does not have."""
-    try:
-        if paper.data.class_pattern:
-            paper.has_class("")
-    except Exception:  # pydantic does not export the class of this error
-        raise SpecError(
-            f"data.class_pattern is no regular expression. Received: {format_value(paper.data.class_pattern)}."
-        ) from None
-    if set(paper.scales) != set(SCALES):
-        raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
-    runs, tables = tuple(paper.runs), paper.published_tables
-    for name, run in paper.runs.items():
-        parse_choices(f"as_it_was.runs.{name}.framework", [run.framework], tuple(FRAMEWORKS))
-    for name, table in tables.items():
-        if table.rows_are == "epochs":
-            parse_choices(f"tables.{name}.run", [table.run], runs)
-        if table.rows_are == "runs":
-            parse_choices(f"tables.{name}", [run_name(key) for key in table.rows], runs)
-        for column, kind in table.columns.items():
-            parse_choices(f"tables.{name}.columns.{column}.measure", [kind.measure or column], MEASURES[table.rows_are])
-        assert table.rows is not None  # refuses rows of another length
-    references = [(f"curves.{number}", curve.tables, curve.column) for number, curve in enumerate(paper.curves)]
-    references += [
-        (f"tables.{name}", table.tables, table.column) for name, table in paper.tables.items() if isinstance(table, SideBySide)
-    ]
-    for field, table_names, column in references:
-        for table in parse_choices(field, table_names, tuple(tables)):
-            parse_choices(f"{field}.column", [column], tuple(tables[table].columns))
-    for name, claim in paper.claims.items():
-        for field, value in claim.model_dump().items():
-            if field in _RUNS:
-                parse_choices(f"claims.{name}.{field}", value if isinstance(value, tuple) else [value], runs)
-
-
-def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable | SideBySide]]:
-    for name, table in paper.tables.items():
-        if isinstance(table, SideBySide) or not table.csv:
-            yield name, table
-            continue
-        if Path(table.csv).name != table.csv:
-            raise SpecError(
-                f"tables.{name}.csv must lie beside the paper. Received: {format_value(table.csv)}. Use its name alone."
-            )
-        text = plain_file.read(folder / table.csv, _MAX_CSV_BYTES).decode()
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        if not rows:
-            raise SpecError(f"{table.csv} has no rows. Received: an empty file. Write a heading and a row for each label.")
-        label, *_ = rows[0]
-        fields = [column.csv_field or key for key, column in table.columns.items()]
-        figures = [[row[label], *(plain_values.from_yaml(row[field] or "") for field in fields)] for row in rows]
-        yield name, PublishedTable.model_validate({**table.model_dump(), "figures": figures})

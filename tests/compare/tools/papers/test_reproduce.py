@@ -32,12 +32,12 @@ from compare.results.store import ProofRecord, StoredComparison
 from compare.running import launch
 from compare.running.matrix import Row
 from compare.statistics.statistics import paired_ratio, relative_to, verdicts
-from compare.tools.papers import cells, claims, curves, judging, local_results, reproduce, schema, time_claims
+from compare.tools.papers import accuracy_claims, cells, curves, judging, local_results, paper_file, reproduce, time_claims
+from compare.tools.papers.accuracy_claims import AccuracyLoss, Difference, MoreAccurate, NoAccuracyLoss
 from compare.tools.papers.cells import ComparedFigure
-from compare.tools.papers.judging import Difference
 from compare.tools.papers.local_results import FAILED, LocalResults
 from compare.tools.papers.plan import ReproductionPlan, ReproductionSetting, build_plan
-from compare.tools.papers.schema import SCALES
+from compare.tools.papers.schema import SCALES, Paper
 from compare.tools.papers.step_runner import FinishedStep, PassedValues, StepsRecord
 from compare.tools.tuning.records import TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from tests import hostile_files
@@ -49,7 +49,7 @@ from tests.support.command_line import Ended, convtwins, convtwins_json
 from tests.support.refusals import check_ended
 from tests.support.snapshots import Screens
 
-PAPERS = schema.paper_names()
+PAPERS = paper_file.paper_names()
 CIFAR10, PLANT, TOMATO = PAPERS
 OPEN = "cannot be told here"
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", OPEN}
@@ -69,7 +69,9 @@ def fakes(fake_twins: pytest.MonkeyPatch) -> None:
 def planned(
     name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0, values: Any = None, **setting: Any
 ) -> ReproductionPlan:
-    return build_plan(schema.find_paper(name), ReproductionSetting(scale, data, gpus, values or {}, **{"cores": 2, **setting}))
+    return build_plan(
+        paper_file.find_paper(name), ReproductionSetting(scale, data, gpus, values or {}, **{"cores": 2, **setting})
+    )
 
 
 def nothing(name: str, *setting: Any, **more: Any) -> LocalResults:
@@ -140,7 +142,7 @@ def with_losses(losses: Mapping[str, Mapping[int, Sequence[float]]], scale: str 
 
 
 def verdict_of(found: LocalResults, claim: str) -> str:
-    return claims.judge(found, claim)[0]
+    return found.paper.claims[claim].judge(found)[0]
 
 
 def table_of(found: LocalResults, name: str) -> Table:
@@ -164,7 +166,7 @@ def found_in(parts: dict[str, Any], name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_has_a_plan_at_every_scale_for_any_number_of_gpus(name: str, scale: str) -> None:
     for gpus in (0, 1, 2):
-        made = planned(name, scale, schema.find_paper(name).data.smoke, gpus)
+        made = planned(name, scale, paper_file.find_paper(name).data.smoke, gpus)
         names = [row.id for training in made.faithful for row in training.rows]
         assert len(names) == len(set(names)) and made.chosen and made.deviations
         assert {row.contestant for row in made.corrected.rows} == {"pytorch", "tensorflow"}
@@ -205,7 +207,7 @@ def test_the_search_and_the_final_training_are_in_the_estimate_of_time() -> None
 
 
 def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_that_failed_have_none() -> None:
-    paper = schema.find_paper(CIFAR10)
+    paper = paper_file.find_paper(CIFAR10)
     setting = ReproductionSetting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
     repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
     command = f".venv/bin/convtwins reproduce {CIFAR10} --scale full --data digits {repeated}"
@@ -274,7 +276,7 @@ def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(
 ) -> None:
     asked: list[int] = []
 
-    def planned(paper: schema.Paper, setting: ReproductionSetting) -> ReproductionPlan:
+    def planned(paper: Paper, setting: ReproductionSetting) -> ReproductionPlan:
         asked.append(setting.gpus)
         raise SystemExit
 
@@ -312,7 +314,7 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     done = reproduced(*words, "data.image_size=32", "--json").succeeded()
     parts = {part["name"]: part for part in done.json["parts"]}
     verdicts = {row["claim"]: row["verdict"] for row in found_in(parts, "claims")}
-    assert list(verdicts) == [claim.said for claim in schema.find_paper(name).claims.values()]
+    assert list(verdicts) == [claim.said for claim in paper_file.find_paper(name).claims.values()]
     assert set(verdicts.values()) <= VERDICTS
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 1 and OPEN in page
@@ -338,7 +340,7 @@ def test_a_quick_reproduction_says_how_long_it_takes_before_it_starts(
 
 
 def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so() -> None:
-    verdicts = {claim.name: claim for claim in claims.judge_all(nothing(CIFAR10, "smoke", "digits"))}
+    verdicts = {claim.name: claim for claim in judging.judge_all(nothing(CIFAR10, "smoke", "digits"))}
     assert verdicts["most_accurate"].verdict == verdicts["fastest"].verdict == "contradicted by the paper's own table"
     assert "PyTorch, loader workers 0.8298, Keras, sequential 0.8156" in verdicts["most_accurate"].evidence[0]
     assert verdicts["epoch_time"].verdict == verdicts["loses_none"].verdict == OPEN
@@ -348,7 +350,7 @@ def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so()
 @pytest.mark.parametrize("name", PAPERS)
 def test_where_nothing_was_run_every_cell_is_open_and_no_claim_is_reproduced(name: str) -> None:
     found = nothing(name, "smoke", LEAVES)
-    judged = claims.judge_all(found)
+    judged = judging.judge_all(found)
     assert [claim.text for claim in judged] == [claim.said for claim in found.paper.claims.values()]
     assert {claim.verdict for claim in judged} <= {OPEN, "contradicted by the paper's own table"}
     assert all(claim.evidence for claim in judged)
@@ -378,15 +380,15 @@ def _difference(mean: float, half: float, n: int = 5, p: float = 0.01) -> Differ
 
 
 def loses(difference: Difference | None) -> str:
-    return judging.judge_loss(difference, 2.0)[0]
+    return AccuracyLoss(said="", kind="accuracy_loss", run="a", than="b", points=2.0).verdict(difference)[0]
 
 
 def loses_none(difference: Difference | None) -> str:
-    return judging.judge_no_loss(difference)[0]
+    return NoAccuracyLoss(said="", kind="no_accuracy_loss").verdict(difference)[0]
 
 
 def leads(difference: Difference | None) -> str:
-    return judging.judge_more_accurate(difference, 1.15)[0]
+    return MoreAccurate(said="", kind="more_accurate", run="a", than="b", points=1.15).verdict(difference)[0]
 
 
 @pytest.mark.parametrize(
@@ -426,11 +428,11 @@ def test_accuracies_are_paired_by_seed_and_tested_as_one_family() -> None:
     x, y, z, *_ = (row.id for row in subject.faithful[0].rows)
     accuracies = {x: [0.90, 0.91, 0.92, 0.93, 0.94], y: [0.80, 0.81, 0.82, 0.83, 0.84], z: [0.9, 0.8, 0.9, 0.8, 0.9]}
     run = scored(subject, accuracies)
-    found = judging.accuracy_differences(run, "faithful", [(x, y), (x, z)])
+    found = accuracy_claims.accuracy_differences(run, "faithful", [(x, y), (x, z)])
     sure, unsure = found[x, y], found[x, z]
     assert (sure.n, round(sure.mean, 6)) == (5, 0.1) and sure.low < 0.1 < sure.high and sure.p < 0.01
     assert unsure.p > 0.05 and unsure.low < 0 < unsure.high
-    assert judging.accuracy_differences(run, "faithful", [(x, y)])[x, y].p == pytest.approx(sure.p / 2)
+    assert accuracy_claims.accuracy_differences(run, "faithful", [(x, y)])[x, y].p == pytest.approx(sure.p / 2)
 
 
 GAIN = 1.05
@@ -488,10 +490,10 @@ def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
 ) -> None:
     """Serial TensorFlow takes as many times as long as serial PyTorch as PyTorch gains by replicas."""
     run = nothing(TOMATO, gpus=gpus)
-    (parallel, serial), (others_parallel, others) = (judging.corrected_pair(run, name) for name in ("pytorch", "tensorflow"))
+    (parallel, serial), (others_parallel, others) = (run.corrected_pair(name) for name in ("pytorch", "tensorflow"))
     seconds = {serial: 4.0, parallel: 4.0 / torch, others: 4.0 * torch, others_parallel: 4.0 * torch / tensorflow}
     found = timed(run.plan, seconds, DISTURBED if disturbed else None)
-    judged = {claim.name: claim for claim in claims.judge_all(found)}
+    judged = {claim.name: claim for claim in judging.judge_all(found)}
     more = judged["parallel_time_more"]
     assert more.verdict == verdict
     assert "tensorflow-data_parallel 1.32, pytorch-data_parallel 1.04 times" in " ".join(more.evidence)
@@ -509,7 +511,7 @@ def test_the_more_accurate_framework_is_it_as_it_was_and_corrected(native: float
     subject = planned(TOMATO)
     pairs = {
         ("pytorch-serial", "tensorflow-serial"): native,
-        tuple(judging.corrected_pair(nothing(TOMATO), name)[1] for name in ("pytorch", "tensorflow")): alike,
+        tuple(nothing(TOMATO).corrected_pair(name)[1] for name in ("pytorch", "tensorflow")): alike,
     }
     accuracies = {first: [0.8 + lead + seed / 500 for seed in range(5)] for (first, _), lead in pairs.items()}
     accuracies |= {second: [0.8 + (seed * 2 % 5) / 500 for seed in range(5)] for _, second in pairs}
@@ -672,20 +674,20 @@ def test_a_curve_is_changed_where_its_first_step_is_in_every_repeat(parallel: di
 @pytest.mark.parametrize(("others", "verdict"), [(2.0015, "not reproduced"), (2.00001, "reproduced")])
 def test_a_curve_is_no_other_one_where_the_frameworks_part_as_far_by_rounding(others: float, verdict: str) -> None:
     nobody = nothing(PLANT, "smoke")
-    (parallel, serial), (_, other) = (judging.corrected_pair(nobody, name) for name in launch.FRAMEWORKS)
+    (parallel, serial), (_, other) = (nobody.corrected_pair(name) for name in launch.FRAMEWORKS)
     found = with_losses({serial: {0: [2.0]}, parallel: {0: [2.01]}, other: {0: [others]}})
     assert verdict_of(found, "data_parallel_changes_losses") == verdict
 
 
 def test_a_row_of_workers_that_is_missing_keeps_the_verdict_open() -> None:
-    verdict, evidence = claims.judge(
-        with_losses({"serial": {0: _SAME}, "workers-2": {0: _SAME}}, "quick"), "workers_keep_losses"
-    )
+    found = with_losses({"serial": {0: _SAME}, "workers-2": {0: _SAME}}, "quick")
+    verdict, evidence = found.paper.claims["workers_keep_losses"].judge(found)
     assert verdict == OPEN and "workers-4, workers-8" in evidence[0]
 
 
 def test_a_failed_run_with_workers_is_no_run_without_a_warning() -> None:
-    verdict, evidence = claims.judge(nothing(PLANT), "workers_beyond_cores")
+    found = nothing(PLANT)
+    verdict, evidence = found.paper.claims["workers_beyond_cores"].judge(found)
     assert verdict == OPEN and not any("warn" in each for each in evidence)
 
 
@@ -695,7 +697,7 @@ def test_a_failed_run_with_workers_is_no_run_without_a_warning() -> None:
     ids=["quiet", "disturbed", "unwatched"],
 )
 def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(changed: dict[str, Any], verdict: str) -> None:
-    rows = judging.corrected_pair(nothing(PLANT), "pytorch")
+    rows = nothing(PLANT).corrected_pair("pytorch")
     found = timed(planned(PLANT), dict.fromkeys(rows, 1.0), changed)
     judged, words = judging.unless_disturbed(found, "corrected", rows, ("reproduced", "2 times"), "a: ")
     assert judged == verdict and (words == "2 times") == (verdict == "reproduced")
@@ -704,7 +706,7 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(chan
 
 
 def _classes() -> list[str]:
-    return [str(name) for (name,) in schema.find_paper(PLANT).table("class_report").rows]
+    return [str(name) for (name,) in paper_file.find_paper(PLANT).table("class_report").rows]
 
 
 def test_a_class_whose_name_the_report_cuts_off_is_found_by_what_is_left_of_it() -> None:
@@ -756,13 +758,13 @@ def test_data_that_are_missing_are_named_with_what_to_fetch_and_where_to_put_it(
 ) -> None:
     monkeypatch.setenv("CONVTWINS_CACHE", str(tmp_path / "cache"))
     done = reproduced(name, "--out", tmp_path / "out")
-    check_ended(done, exit_code=4, received="--data", fix=schema.find_paper(name).data.fetch, names=[tmp_path / "cache"])
+    check_ended(done, exit_code=4, received="--data", fix=paper_file.find_paper(name).data.fetch, names=[tmp_path / "cache"])
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_data_are_found_in_the_cache_by_name(name: str, tmp_path: Path) -> None:
-    wanted = schema.find_paper(name)
+    wanted = paper_file.find_paper(name)
     assert reproduce._cached_data(wanted, tmp_path) is None
     for found in (tmp_path / f"{wanted.data.cache_names[-1]}.zip", tmp_path / f"{wanted.data.cache_names[0]}.tar.gz"):
         found.touch()
@@ -789,7 +791,7 @@ def _published(path: Path) -> bytes:
 
 def test_the_published_figures_are_those_that_were_copied() -> None:
     """A slip of the hand in one of them is seen here; they were held against the reports themselves."""
-    files = [path for path in sorted(schema.FOLDER.iterdir()) if path.suffix in (".yaml", ".csv")]
+    files = [path for path in sorted(paper_file.FOLDER.iterdir()) if path.suffix in (".yaml", ".csv")]
     assert {path.name: hashlib.sha256(_published(path)).hexdigest()[:16] for path in files} == FIGURES
 
 
