@@ -81,9 +81,7 @@ def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: 
     plan = comparison_plan.build_plan(request, progress)
     if warning := comparison_plan.large_batch_caution(plan):
         typer.echo(warning, err=True)
-    find_result = (
-        measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
-    )
+    find_result = measure_by_kind(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
     jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
     estimates = estimate(plan, jobs, find_result)
     why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
@@ -224,22 +222,29 @@ def recorded_bytes(runs: Sequence[Row], comparison: Comparison) -> int:
     return min(sum(sizes), spot_checks.MOST_BYTES + max(sizes, default=0))
 
 
-def measure_by_contestant(
-    rows: Sequence[Row], twins: Twins, say: Callable[[str], None]
-) -> Callable[[Row], tuple[RunResult, str] | str]:
-    """Return a function that measures one row of each contestant: serial on the most cores, if there is one.
+def _contestant(row: Row) -> str:
+    return row.contestant
 
-    The other rows of the contestant are taken to be like it.
+
+def measure_by_kind(
+    rows: Sequence[Row], twins: Twins, say: Callable[[str], None], kind: Callable[[Row], str] = _contestant
+) -> Callable[[Row], tuple[RunResult, str] | str]:
+    """Return a function that measures one row of each kind: serial on the most cores, if there is one.
+
+    The other rows of the kind are taken to be like it.
+
+    Args:
+        kind: names the kind of a row. Default: its contestant.
     """
     measurements: dict[str, tuple[RunResult, str] | str] = {}
 
     def find_result(row: Row) -> tuple[RunResult, str] | str:
-        contestant_rows = [other for other in rows if other.unavailable is None and other.contestant == row.contestant]
-        first = min(contestant_rows, key=lambda candidate: (candidate.spec.is_parallel, -candidate.spec.cores))
-        if first.id not in measurements:
+        alike = [other for other in rows if other.unavailable is None and kind(other) == kind(row)]
+        first = min(alike, key=lambda candidate: (candidate.spec.is_parallel, -candidate.spec.cores))
+        if kind(row) not in measurements:
             say(f"a few steps of {first.id}")
-            measurements[first.id] = measure_row(twins[first.contestant], first)
-        measurement = measurements[first.id]
+            measurements[kind(row)] = measure_row(twins[first.contestant], first)
+        measurement = measurements[kind(row)]
         return measurement if row.id == first.id or isinstance(measurement, str) else (measurement[0], f"as {first.id}")
 
     return find_result

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from common import spec
-from common.artifacts.schema import EpochRecord, RunResult
+from common.artifacts.schema import EpochRecord
 from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
@@ -195,7 +195,7 @@ def _request(twins: Twins, training: PaperTraining, folder: Path) -> ComparisonR
 
 def _plan_step(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> StepResult:
     """Show what is run, where it differs from the paper, and how long it takes. At smoke that is known beforehand."""
-    paces, rows, smoke = dict[str, Any](), list[dict[str, Cell]](), plan.setting.scale == SMOKE
+    rows, smoke = list[dict[str, Cell]](), plan.setting.scale == SMOKE
     scans: float | None = None
     with display() as progress:
         comparisons = [
@@ -203,13 +203,16 @@ def _plan_step(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> St
             for training in plan.trainings
         ]
         # Trials and the final training use the images of the published runs.
-        for training, comparison in [*comparisons, *((later, comparisons[0][1]) for later in _search_and_final(plan))]:
+        later = [(training, comparisons[0][1]) for training in _search_and_final(plan)]
+        possible = [row for _, comparison in comparisons for row in comparison.rows]
+        possible += [row for training, _ in later for row in training.rows]
+        measure = estimate.measure_by_kind(possible, plan.twins, progress.say, _kind)
+        for training, comparison in [*comparisons, *later]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
-                progress.say(f"a few steps of {row.id}")
                 seconds = 0.0 if row.id in not_run else None
-                if not smoke and seconds is None:
-                    seconds = _seconds(training, row, comparison, paces)
+                if not smoke and seconds is None and not isinstance(measured := measure(row), str):
+                    seconds = estimate.seconds(row, measured[0], comparison.train_examples) * training.repeats
                 rows.append(_line(training, row, comparison) | {"seconds": None if smoke else seconds})
         if plan.scans is not None and not smoke:
             progress.say("a few images of every engine")
@@ -316,18 +319,9 @@ def _search_and_final(plan: ReproductionPlan) -> list[PaperTraining]:
     return trainings
 
 
-def _seconds(training: PaperTraining, row: Row, comparison: Comparison, paces: dict[str, Any]) -> float | None:
-    """Estimate the seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
-    kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
-    if kind not in paces:
-        serial = [other for other in training.rows if other.contestant == row.contestant and not other.spec.is_parallel]
-        first = max(serial or [row], key=lambda other: other.spec.cores)
-        paces[kind] = estimate.measure_row(comparison.contestant_of(first), first)
-    like: tuple[RunResult, str] | str = paces[kind]
-    if isinstance(like, str):
-        return None
-    cores = like[0].spec.cores / row.spec.cores
-    return estimate.seconds(row, like[0], comparison.train_examples) * training.repeats * max(cores, 1.0)
+def _kind(row: Row) -> str:
+    """Name what the pace of a row depends on, besides its cores."""
+    return f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
 
 
 def _line(training: PaperTraining, row: Row, comparison: Comparison) -> dict[str, Cell]:

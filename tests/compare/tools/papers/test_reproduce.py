@@ -339,6 +339,15 @@ def test_a_quick_reproduction_says_how_long_it_takes_before_it_starts(
     assert rows and all(row["seconds"] for row in rows)
 
 
+@pytest.mark.usefixtures("fakes")
+def test_a_row_on_fewer_cores_is_estimated_at_no_more_seconds_than_in_proportion(tmp_path: Path) -> None:
+    subject = planned(TOMATO, "full", "leaves:classes=10,images=200,size=32", values={"data": {"image_size": 32}})
+    table = reproduce._plan_step(subject, tmp_path, PassedValues()).part.tables[0]
+    seconds = {row["row"]: row["seconds"] for row in table.rows}
+    one, *_, all_cores = (row for row in subject.corrected.rows if row.contestant == "pytorch" and not row.spec.is_parallel)
+    assert seconds[all_cores.id] < seconds[one.id] <= all_cores.spec.cores * seconds[all_cores.id]
+
+
 def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so() -> None:
     verdicts = {claim.name: claim for claim in judging.judge_all(nothing(CIFAR10, "smoke", "digits"))}
     assert verdicts["most_accurate"].verdict == verdicts["fastest"].verdict == "contradicted by the paper's own table"
