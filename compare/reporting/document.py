@@ -149,6 +149,30 @@ class Report:
         answered = {sentence for answer in (self.screen.answers if self.screen else ()) for sentence in answer.sentences}
         return [sentence for sentence in self.first_sentences if sentence not in answered]
 
+    def as_section(
+        self, folder: Path, name: str, title: str, conclusions: Sequence[str], *, only: Collection[str] | None = None
+    ) -> Section:
+        """Return the report, written to `folder`, as a section of a report on several steps.
+
+        Args:
+            name: name of the step.
+            conclusions: sentences of the report for the conclusion of the whole.
+            only: names of its tables to show. None: all.
+        """
+        answers = self.screen.answers if self.screen else ()
+        conditions = [("Under which conditions?", [*self.first_sentences])] if self.first_sentences else []
+        return Section(
+            name=name,
+            title=title,
+            findings=[*conditions, *((heading, [*sentences]) for heading, sentences in self.findings)],
+            tables=[table for table in self.tables if only is None or table.name in only],
+            pictures=sorted(f"{PLOTS_FOLDER}/{path.name}" for path in (folder / PLOTS_FOLDER).glob("*.svg")),
+            conclusions=[*conclusions],
+            first=[sentence for answer in answers if answer.tone != "bad" for sentence in answer.sentences],
+            trouble=[sentence for answer in answers if answer.tone == "bad" for sentence in answer.sentences],
+            more=[self.markdown_file, self.page_file],
+        )
+
     def deliver(self, folder: Path | None, *, as_json: bool) -> int:
         """Write the report to its folder, if it has one, and print it. Returns the exit code."""
         unwritten = self.write(folder) if folder else None

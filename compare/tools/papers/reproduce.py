@@ -414,7 +414,7 @@ def _report(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep
     commit = record.machine.get("commit")
     changed = ", with changes that were not committed" if record.machine.get("dirty") else ""
     larger_command = command_of(paper, setting, "quick")
-    return Report(
+    draft = Report(
         title=f"Reproduction of: {paper.title}",
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
@@ -429,12 +429,10 @@ def _report(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep
             ),
             *([f"Code: commit {commit}{changed}"] if commit else []),
         ],
-        marks=[*_counts(parts), *step_runner.marks(done, steps)],
-        findings=[(part.title, part.conclusions) for part in parts if part.conclusions],
+        marks=[*_counts(parts)],
         sections=parts,
-        commands=step_runner.commands(record),
-        screen=_screen(plan, record, done, steps),
     )
+    return step_runner.complete(draft, _screen(plan, record, done, steps), record, done, steps)
 
 
 def _screen(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep], steps: int) -> Screen:
@@ -452,10 +450,8 @@ def _screen(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep
     counted = ", ".join(f"{len(claim_rows)} {label}" for label, claim_rows in groups.items())
     rows = [row for claim_rows in groups.values() for row in claim_rows]
     columns = (Column("claim", "claim"), Column("verdict", "here"))
-    minutes = sum(finished.seconds for finished in done) / 60
     larger = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
     answers = [
-        step_runner.failed_paragraph(done),
         Paragraph("Claims", [f"{wording.count(len(rows), 'claim')}: {counted}."] if rows else []),
         Paragraph("Toy scale", [_SCALE_REMARKS[setting.scale]] if not is_full_scale else [], "warn"),
         step_runner.trouble_paragraph(done, *_data_warnings(plan, parts)),
@@ -464,12 +460,11 @@ def _screen(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep
         subject=[
             f"{paper.title} ({paper.name})",
             f"{paper.model} on {setting.source}, scale {setting.scale}",
-            f"{len(done)} of {steps} steps in {minutes:.1f} minutes",
+            step_runner.progress(done, steps),
             f"{setting.devices}, {machine.processors(record.machine)}",
         ],
-        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        answers=answers,
         table=Table("claims", "Claims", columns, rows),
-        remarks=step_runner.remarks(done),
         next=[("larger scale", _with_data(command_of(paper, setting, larger)))] if larger else [],
     )
 

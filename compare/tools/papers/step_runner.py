@@ -22,7 +22,7 @@ from compare.cli.errors import FolderError, LaunchError
 from compare.cli.interrupt import Interrupted
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
-from compare.reporting.screen import Paragraph, caution_count
+from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Column, Table
 from compare.results import signing, store
 from compare.results.workspace import FolderKind, PlannedWork, Workspace
@@ -157,14 +157,14 @@ def run_steps(
     try:
         runner.run()
         whole = runner.signed_report()
-        _write(whole, runner.folder)
+        write(whole, runner.folder)
     except Interrupted as interruption:
         if sign is not None:
-            _write(runner.signed_report(), runner.folder)
+            write(runner.signed_report(), runner.folder)
         typer.echo(f"Interrupted after {len(runner.done)} of {len(steps)} steps. The same command goes on.", err=True)
         return interruption.exit_code
     except DataRefused:
-        _write(runner.current_report(), runner.folder)
+        write(runner.current_report(), runner.folder)
         raise
     worst = max((finished.exit_code for finished in runner.done), default=0)
     return Outcome(document.WrittenReport(whole), runner.folder, lambda code: max(code, worst))
@@ -192,7 +192,7 @@ class _StepRunner(Generic[Subject]):
                 continue
             typer.echo(f"{number} of {len(self.steps)}: {step.title}", err=True)
             self.done.append(_do(step, directory, self.subject, [finished.passed for finished in self.done]))
-            _write(self.current_report(), self.folder)
+            write(self.current_report(), self.folder)
 
     def current_report(self) -> Report:
         # A step that only reads the others runs each time, and has no time of its own.
@@ -264,26 +264,47 @@ def _made_from(step: Path) -> dict[str, str]:
     return {str(file.relative_to(step)): signing.sha256(file) for file in sorted(files)}
 
 
-def marks(done: Sequence[FinishedStep], steps: int) -> list[Mark]:
-    """Return progress, problems and duration, for the head of a report."""
-    failed = [finished.part.title for finished in done if finished.exit_code]
-    minutes = sum(finished.seconds for finished in done) / 60
-    return [
-        Mark("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
-        Mark("Steps with a failure", ", ".join(failed) or "none", "bad" if failed else "good"),
-        Mark("Time", f"{minutes:.1f} minutes"),
-    ]
+def complete(draft: Report, screen: Screen, record: StepsRecord, done: Sequence[FinishedStep], num_steps: int) -> Report:
+    """Add to the report of a command what every report on steps has: their sections, failures, cautions and duration.
+
+    Args:
+        draft: report of the command. Its sections are the steps' own in another order, if it has any.
+        screen: its first screen. Failures come before its answers.
+    """
+    failed = [finished for finished in done if finished.exit_code]
+    failed_titles = ", ".join(finished.part.title for finished in failed)
+    cautions = sum(
+        len(sentences) for finished in done for heading, sentences in finished.part.findings if heading == "Cautions"
+    )
+    parts = draft.sections or [finished.part for finished in done]
+    answers = [Paragraph("Failed", list(map(_failure, failed)), "bad"), *screen.answers]
+    return replace(
+        draft,
+        marks=[
+            *draft.marks,
+            Mark("Steps", f"{len(done)} of {num_steps}", "good" if len(done) == num_steps else "warn"),
+            Mark("Steps with a failure", failed_titles or "none", "bad" if failed else "good"),
+            Mark("Time", f"{_minutes(done):.1f} minutes"),
+        ],
+        findings=[(part.title, part.conclusions) for part in parts if part.conclusions],
+        sections=parts,
+        commands=_commands(record),
+        screen=replace(screen, answers=[answer for answer in answers if answer.sentences], remarks=caution_count(cautions)),
+    )
 
 
-def failed_paragraph(done: Sequence[FinishedStep]) -> Paragraph:
-    """Name the steps that failed, for the first screen."""
-    where = [f" Its report: {finished.part.more[0]}" if finished.part.more else "" for finished in done]
-    sentences = [
-        f"{finished.part.name}: {finished.part.title} (exit code {finished.exit_code}).{place}"
-        for finished, place in zip(done, where, strict=True)
-        if finished.exit_code
-    ]
-    return Paragraph("Failed", sentences, "bad")
+def _failure(finished: FinishedStep) -> str:
+    place = f" Its report: {finished.part.more[0]}" if finished.part.more else ""
+    return f"{finished.part.name}: {finished.part.title} (exit code {finished.exit_code}).{place}"
+
+
+def _minutes(done: Sequence[FinishedStep]) -> float:
+    return sum(finished.seconds for finished in done) / 60
+
+
+def progress(done: Sequence[FinishedStep], num_steps: int) -> str:
+    """Say how many steps are done, and in what time."""
+    return f"{len(done)} of {num_steps} steps in {_minutes(done):.1f} minutes"
 
 
 def trouble_paragraph(done: Sequence[FinishedStep], *more: str) -> Paragraph:
@@ -297,12 +318,6 @@ def trouble_paragraph(done: Sequence[FinishedStep], *more: str) -> Paragraph:
         [*more, *(f"{finished.part.name}: {sentence}" for finished in done for sentence in finished.part.trouble)],
         "bad",
     )
-
-
-def remarks(done: Sequence[FinishedStep]) -> list[str]:
-    """Count the cautions of the steps, for the first screen."""
-    number = sum(len(sentences) for finished in done for heading, sentences in finished.part.findings if heading == "Cautions")
-    return caution_count(number)
 
 
 def data_warning(source: str) -> list[str]:
@@ -336,7 +351,7 @@ def _with_times(report: Report, done: Sequence[FinishedStep]) -> Report:
     return replace(report, sections=parts, values=values, exit_code=max((finished.exit_code for finished in done), default=0))
 
 
-def commands(record: StepsRecord) -> list[tuple[str, str]]:
+def _commands(record: StepsRecord) -> list[tuple[str, str]]:
     """Return (purpose, command line) of each command that repeats the run."""
     words = [word for word in document.without_options(record.argv, "--sign") if word != "--json"]
     return [
@@ -345,7 +360,7 @@ def commands(record: StepsRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _write(report: Report, folder: Path) -> None:
-    """Write the report so far."""
+def write(report: Report, folder: Path) -> None:
+    """Write a report."""
     if unwritten := report.write(folder):
         raise LaunchError(unwritten)

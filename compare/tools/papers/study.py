@@ -9,7 +9,6 @@ import typer
 
 from common import spec
 from common.machine.machine import processors
-from common.spec import Spec
 from compare.cli import commands, wording
 from compare.cli.commands import Invocation, Outcome
 from compare.cli.option_types import Choice, Names
@@ -61,45 +60,31 @@ def command(
 
 
 def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Report:
-    base: Spec = study.base()
-    return Report(
+    base, scale = study.base(), record.settings["scale"]
+    warnings = step_runner.data_warning(base.data.source)
+    found = [
+        Paragraph(
+            finished.part.name.capitalize(),
+            finished.part.first or finished.part.conclusions,
+            "bad" if finished.exit_code else "",
+        )
+        for finished in done
+    ]
+    draft = Report(
         title=study.title,
-        overline=f"Study, scale {record.settings['scale']}",
+        overline=f"Study, scale {scale}",
         facts=[
             f"{base.model} on {base.data.source}, {', '.join(study.frameworks)}; begun {record.created_at}",
             f"{processors(record.machine)}, budget of {base.cores} cores",
-            *step_runner.data_warning(base.data.source),
+            *warnings,
         ],
-        marks=step_runner.marks(done, len(STEPS)),
-        findings=[(finished.part.title, finished.part.conclusions) for finished in done if finished.part.conclusions],
-        sections=[finished.part for finished in done],
-        commands=step_runner.commands(record),
-        screen=_screen(study, record, done),
     )
-
-
-def _screen(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Screen:
-    """Show the findings of each step, in a few sentences."""
-    base = study.base()
-    minutes = sum(finished.seconds for finished in done) / 60
-    answers = [
-        step_runner.failed_paragraph(done),
-        *(
-            Paragraph(
-                finished.part.name.capitalize(),
-                finished.part.first or finished.part.conclusions,
-                "bad" if finished.exit_code else "",
-            )
-            for finished in done
-        ),
-        step_runner.trouble_paragraph(done, *step_runner.data_warning(base.data.source)),
-    ]
-    return Screen(
+    screen = Screen(
         subject=[
             f"{study.title}: {base.model} on {base.data.source}, {wording.joined(study.frameworks)}",
-            f"scale {record.settings['scale']}, {len(done)} of {len(STEPS)} steps in {minutes:.1f} minutes",
+            f"scale {scale}, {step_runner.progress(done, len(STEPS))}",
             f"{wording.count(base.cores, 'core')} of {processors(record.machine)}",
         ],
-        answers=[paragraph for paragraph in answers if paragraph.sentences],
-        remarks=step_runner.remarks(done),
+        answers=[*found, step_runner.trouble_paragraph(done, *warnings)],
     )
+    return step_runner.complete(draft, screen, record, done, len(STEPS))

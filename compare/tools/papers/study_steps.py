@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from common.data import sources
 from common.data.sources import DatasetDescription
 from compare.cli import exits, wording
-from compare.cli.errors import FolderError, LaunchError
+from compare.cli.errors import FolderError
 from compare.cli.progress import display
 from compare.comparison import comparison_plan, run
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.reporting import comparison_report, document, proof_tables
+from compare.reporting import comparison_report, proof_tables
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report, Section
 from compare.results.workspace import Workspace
@@ -22,6 +21,7 @@ from compare.running.twins import Twins
 from compare.tools.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.tools.evaluation import evaluation_report, final_training
 from compare.tools.evaluation.final_training import EvaluationSettings
+from compare.tools.papers import step_runner
 from compare.tools.papers.step_runner import PassedValues, StepResult, WorkflowStep
 from compare.tools.papers.study_file import Study
 from compare.tools.tuning import tuner, tuning_report
@@ -115,10 +115,9 @@ def scan_step(request: engine_scans.ScanRequest, folder: Path) -> StepResult:
     with display() as progress:
         outcome = engine_scans.run(request, progress, folder)
     report = preprocess_report.report(outcome)
-    if unwritten := report.write(folder):
-        raise LaunchError(unwritten)
+    step_runner.write(report, folder)
     conclusions = preprocess_report.sentences(outcome)[:2]
-    return StepResult(_section(report, folder, "normalise", report.title, conclusions), exit_code=outcome.exit_code)
+    return StepResult(report.as_section(folder, "normalise", report.title, conclusions), exit_code=outcome.exit_code)
 
 
 def _prove(study: Study, folder: Path, passed: PassedValues) -> StepResult:
@@ -152,7 +151,7 @@ def comparison_section(comparison: JudgedComparison, folder: Path, *, name: str,
     findings = comparison.findings
     report = comparison_report.report(comparison, folder)
     conclusions = comparison.in_words([*findings.contestants, *findings.modes, *findings.scores], folder)
-    return _section(report, folder, name, title, conclusions, only=_COMPARISON_TABLES)
+    return report.as_section(folder, name, title, conclusions, only=_COMPARISON_TABLES)
 
 
 _COMPARISON_TABLES = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
@@ -165,33 +164,6 @@ def _request(study: Study, folder: Path) -> ComparisonRequest:
         values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
     return ComparisonRequest(settings, settings.build_rows(study.twins.contestants), study.twins, folder)
-
-
-def _section(
-    report: Report, folder: Path, name: str, title: str, conclusions: Sequence[str], *, only: Sequence[str] | None = None
-) -> Section:
-    """Turn the report of a step into a section of the study's report.
-
-    Args:
-        report: report of the step.
-        conclusions: sentences of the report for the study's conclusion.
-        only: names of its tables to show. None: all.
-    """
-    paragraphs = report.screen.answers if report.screen else ()
-    return Section(
-        name=name,
-        title=title,
-        findings=[
-            *([("Under which conditions?", list(report.first_sentences))] if report.first_sentences else []),
-            *((heading, list(sentences)) for heading, sentences in report.findings),
-        ],
-        tables=[table for table in report.tables if only is None or table.name in only],
-        pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
-        conclusions=list(conclusions),
-        first=[sentence for paragraph in paragraphs if paragraph.tone != "bad" for sentence in paragraph.sentences],
-        trouble=[sentence for paragraph in paragraphs if paragraph.tone == "bad" for sentence in paragraph.sentences],
-        more=[report.markdown_file, report.page_file],
-    )
 
 
 def _sentences_under(report: Report, *headings: str) -> list[str]:
@@ -212,8 +184,7 @@ def tuning_step(settings: Tuning, twins: Twins, folder: Path) -> StepResult:
         unwritten = report.write(folder)
     if unwritten:
         report = replace(report, findings=[*report.findings, ("Not written", [unwritten])])
-    part = _section(
-        report,
+    part = report.as_section(
         folder,
         "tune",
         "Tuning, one trial after the other and side by side",
@@ -263,9 +234,8 @@ def final_training_step(settings: EvaluationSettings, twins: Twins, folder: Path
         evaluation = final_training.evaluate(settings, workspace, progress, twins)
         progress.say("report")
         report = evaluation_report.report(evaluation, final_training.data_of(evaluation).test.images)
-        if unwritten := report.write(folder):
-            raise LaunchError(unwritten)
-    part = _section(report, folder, "final", "Final training and evaluation", _sentences_under(report, *_EVALUATION_HEADINGS))
+        step_runner.write(report, folder)
+    part = report.as_section(folder, "final", "Final training and evaluation", _sentences_under(report, *_EVALUATION_HEADINGS))
     return StepResult(part, exit_code=evaluation.exit_code)
 
 
