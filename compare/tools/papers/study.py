@@ -62,7 +62,7 @@ def command(
 def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Report:
     base, scale = study.base(), record.settings["scale"]
     warnings = step_runner.data_warning(base.data.source)
-    found = [
+    answers = [
         Paragraph(
             finished.part.name.capitalize(),
             finished.part.first or finished.part.conclusions,
@@ -85,6 +85,6 @@ def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Repo
             f"scale {scale}, {step_runner.progress(done, len(STEPS))}",
             f"{wording.count(base.cores, 'core')} of {processors(record.machine)}",
         ],
-        answers=[*found, step_runner.trouble_paragraph(done, *warnings)],
+        answers=[*answers, step_runner.trouble_paragraph(done, *warnings)],
     )
     return step_runner.complete(draft, screen, record, done, len(STEPS))
