@@ -40,7 +40,7 @@ def entry_values(group: str) -> dict[str, str]:
                 continue
             distributions.add(distribution)
             try:
-                text = Path(folder, name, "entry_points.txt").read_text(encoding="utf-8")
+                text = Path(folder, name, "entry_points.txt").read_text(encoding="utf-8", errors="replace")
             except OSError:  # most packages have none
                 continue
             if f"[{group}]" in text:
