@@ -36,8 +36,8 @@ CORE = {
 }
 MODULES = CORE | tools.commands()
 """Module whose function `command` runs each of the suite's own commands, in the order of `--help`: first those of the core."""
-PLUGINS = {"concurrency": "convtwins-hangs", "watch": "convtwins-hangs"}
-"""Package of each command that is in `plugins`, so that a missing one can be answered. Others may bring commands too."""
+PLUGINS = {"concurrency": "hangs", "watch": "hangs"}
+"""Folder in `plugins` of each command there, so that a missing one can be answered. Others may bring commands too."""
 
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNAL_EXIT_BASE + signal.SIGPIPE
@@ -156,16 +156,19 @@ def _missing(name: str) -> str:
     """Return the answer to a command of a plug-in that is not installed."""
     from common.machine.machine import INSTALLED
 
-    fix = f"pip install {PLUGINS[name]}" if INSTALLED else "make setup"
-    return f"A package is missing. Received: {name}, a command of {PLUGINS[name]}. Run: {fix}"
+    folder = PLUGINS[name]
+    fix = f"pip install ./plugins/{folder} in a clone of Convtwins" if INSTALLED else "make setup"  # it is on no index
+    return f"A package is missing. Received: {name}, a command of convtwins-{folder}. Run: {fix}"
 
 
 def source_of(module: str) -> Path | None:
-    """Return the file of a module in a package. None: there is no such package. Nothing is imported."""
-    package, _, rest = module.partition(".")
-    spec = importlib.util.find_spec(package)
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(folders[0]) / f"{rest.replace('.', '/')}.py" if folders else None
+    """Return the file of a module in a package. None: there is none, as an entry point may be wrong. Nothing is imported."""
+    package, *names = module.split(".")
+    spec = importlib.util.find_spec(package) if package else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    places = [Path(folder, *names) for folder in folders or ()]
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    return next(filter(Path.is_file, files), None)
 
 
 def _help_of(module: str) -> str:

@@ -21,6 +21,9 @@ DATASETS = "convtwins.datasets"
 COMMANDS = "convtwins.commands"
 """Entry-point group of commands. An entry is a module of a package, and its function `command` runs the command."""
 
+_METADATA = ("dist-info", "egg-info")
+"""Endings of the folders that hold a package's metadata. The second stands beside a source that setuptools has built."""
+
 
 def entry_values(group: str) -> dict[str, str]:
     """Return the values of a group's entry points, by name. Of two packages with the same name, the first on the path counts.
@@ -35,12 +38,13 @@ def entry_values(group: str) -> dict[str, str]:
         except OSError:  # a file, or no longer there
             continue
         for name in names:
-            distribution = name.partition("-")[0].lower()
-            if not name.endswith(".dist-info") or distribution in distributions:
+            stem, _, ending = name.rpartition(".")
+            distribution = stem.partition("-")[0].lower()
+            if ending not in _METADATA or distribution in distributions:
                 continue
             distributions.add(distribution)
             try:
-                text = Path(folder, name, "entry_points.txt").read_text(encoding="utf-8")
+                text = Path(folder, name, "entry_points.txt").read_text(encoding="utf-8", errors="replace")
             except OSError:  # most packages have none
                 continue
             if f"[{group}]" in text:

@@ -25,7 +25,7 @@ class Statement(Frozen):
     """One fact about a comparison."""
 
     kind: str
-    """Key of `statement_words.TEMPLATES`. Programs that read the JSON choose by it."""
+    """Key of `statement_words.TEMPLATES`, or of a tool's own templates. Programs that read the JSON choose by it."""
     level: Level
     rows: tuple[str, ...] = ()
     """Ids of the rows that it is about. Empty: the whole comparison."""

@@ -193,9 +193,10 @@ def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any)
     twins, names = subject.twins, subject.twins.names
     requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
     if why_not := requests[0].why_nothing:
+        part = requests[0].timed_spec.part
         raise SpecError(
-            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)}, --modes {','.join(subject.modes)}. "
-            "Name two frameworks, or a parallel mode."
+            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)}, --modes {','.join(subject.modes)}, "
+            f"part {part}. {'Name two frameworks, or a parallel mode.' if part == 'training' else 'Use part=training.'}"
         )
     if subject.rows:
         descriptions = {name: twins.describe(name) for name in names}

@@ -173,7 +173,7 @@ def test_without_its_plug_in_a_command_says_what_to_install_and_with_all_it_runs
 ) -> None:
     missing = processes.run([installed.folder / "bin" / LAUNCHER, "concurrency", "nothing.py"], folder=tmp_path)
     assert missing.exit_code == 2
-    check(UserError(missing.stderr), received="concurrency", fix="pip install convtwins-hangs")
+    check(UserError(missing.stderr), received="concurrency", fix="pip install ./plugins/hangs in a clone")
     plugin = built("wheel", checkout.root / PLUGIN, tmp_path / "wheels")
     assert plugin.name == f"convtwins_hangs-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:

@@ -73,22 +73,34 @@ def command() -> None:
 """
 
 
-ENTRIES = "[convtwins.commands]\nhello = other.hello\nrun = other.hello\ngone = nowhere.gone\n"
+ENTRIES = """[convtwins.commands]
+hello = other.hello
+inside = other.inside
+run = other.hello
+gone = nowhere.gone
+absent = other.absent
+function = other.hello:command
+empty =
+"""
+WRONG_ENTRIES = ("gone", "absent", "function", "empty")
 
 
 def test_an_installed_package_brings_a_command_and_cannot_replace_one_of_the_suite(tmp_path: Path) -> None:
     files = {
         "other/__init__.py": "",
         "other/hello.py": PLUGIN,
+        "other/inside/__init__.py": PLUGIN,
         "other-1.0.dist-info/METADATA": "Name: other\nVersion: 1.0\n",
         "other-1.0.dist-info/entry_points.txt": ENTRIES,
     }
     path = {"PYTHONPATH": str(trees.write(tmp_path, files))}
-    listed = processes.python("-c", PROGRAM, "--help", **path)
-    assert "hello" in listed.stdout and "Say hello." in listed.stdout and "gone" not in listed.stdout
+    listed = processes.python("-c", PROGRAM, "--help", **path).succeeded()
+    assert "hello" in listed.stdout and listed.stdout.count("Say hello.") == 2
+    assert not [name for name in WRONG_ENTRIES if name in listed.stdout]
     assert "other" not in listed.stderr.split()
     assert processes.python("-m", "compare", "hello", **path).succeeded().stdout == "Hello\n"
-    assert "'gone'" in processes.python("-m", "compare", "gone", **path).stderr
+    for name in WRONG_ENTRIES:
+        assert f"No such command '{name}'" in processes.python("-m", "compare", name, **path).stderr
     assert "Usage: convtwins run" in processes.python("-m", "compare", "run", "--help", **path).succeeded().stdout
 
 

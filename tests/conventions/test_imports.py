@@ -304,20 +304,21 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
         assert cycles(root_of(package), package) == []
 
 
-def between_tools(root: Path) -> list[Finding]:
-    """Every import of a tool by another tool that TOOLS does not name, or by a file beside the folders."""
+def between_tools(root: Path, package: str = "compare") -> list[Finding]:
+    """Every import of a tool by another tool that TOOLS does not name, by the core, or by a plug-in."""
     return [
         Finding(file, line, f"imports {module}, a tool")
-        for file, tree in _trees(root, "compare")
+        for file, tree in _trees(root, package)
         for line, module in _imports(tree, Path(file).parent.parts)
         if module.startswith("compare.tools.") and (file, module) not in LATE
-        if (importer := Path(file).parts[2] if file.startswith("compare/tools/") else None) is not module.split(".")[2]
-        if importer is None or module.split(".")[2] not in TOOLS.get(importer, frozenset()) | {importer}
+        for importer in [Path(file).parts[2] if file.startswith("compare/tools/") else ""]
+        if module.split(".")[2] not in TOOLS.get(importer, frozenset()) | {importer}
     ]
 
 
-def test_the_core_imports_no_tool_and_a_tool_only_those_of_its_row() -> None:
-    findings = between_tools(PROJECT)
+@pytest.mark.parametrize("package", ["compare", *PLUGIN_ROOTS])
+def test_the_core_and_plug_ins_import_no_tool_and_a_tool_only_those_of_its_row(package: str) -> None:
+    findings = between_tools(root_of(package), package)
     assert not findings, "\n".join(map(str, findings))
 
 

@@ -127,8 +127,9 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
         (["--frameworks", "pytorch,pytorch"], {"field": "--frameworks", "received": "pytorch"}),
         (
             ["--frameworks", "pytorch", "--modes", "serial"],
-            {"names": ["one framework alone", "--frameworks pytorch", "--modes serial"]},
+            {"names": ["one framework alone", "--frameworks pytorch", "--modes serial"], "fix": "Name two frameworks"},
         ),
+        (["--set", "part=input"], {"received": "part input", "fix": "Use part=training."}),
         (["--set", "optimiser.name=sgd"], {"names": ["optimiser"]}),
         (
             ["--model", "mini_xception", "--image-size", "64"],

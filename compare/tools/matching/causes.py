@@ -43,6 +43,10 @@ class Cause(NamedTuple):
     variant: str = ""
     """Which of the several forms of this cause it is."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return the fields, and whether it was tried out: JSON has no infinite residual."""
+        return {**self._asdict(), "is_tried": self.residual is not None}
+
 
 _Form = Callable[[Any], Array]
 """Function from an index of examples to the values of these examples."""

@@ -356,4 +356,4 @@ def _next(result: Match, causes: Sequence[Cause], written: Sequence[str]) -> lis
 
 
 def _plain(cause: Cause) -> dict[str, object]:
-    return {**cause._asdict(), "sentence": match_words.cause_sentence(cause)}
+    return {**cause.facts(), "sentence": match_words.cause_sentence(cause)}

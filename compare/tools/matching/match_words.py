@@ -91,6 +91,8 @@ def note(cause: Cause) -> str:
 def _cause(values: Mapping[str, Any]) -> str:
     """The cause with its experiment and its lines."""
     cause = Cause(*(values[field] for field in Cause._fields))
+    if cause.residual is None and values["is_tried"]:
+        cause = cause._replace(residual=math.inf)
     where = f" See {cause.where}." if cause.where else ""
     return f"{cause.name}: {cause_sentence(cause)} {experiment(cause)}{where}"
 
@@ -179,7 +181,7 @@ def _activation(values: Mapping[str, Any]) -> str:
     ends = ", ".join(values["layers"]) or "the output"
     functions = f" ({', '.join(values['functions'])})" if values["functions"] else ""
     place = f"At {ends}" if values["same_input"] else f"In front of {ends}{functions}"
-    return _forms(f"{place}: {{one}} applies {{0}}, {{other}} {{1}}.")(values)
+    return _forms("{place}: {one} applies {0}, {other} {1}.")({**values, "place": place})
 
 
 def _batch_norm_mode(values: Mapping[str, Any]) -> str:

@@ -234,7 +234,7 @@ class Match:
 
     def _explain_rung(self, rung: RungResult) -> list[Statement]:
         """The causes of a difference, or that none is known, and the layers that the fault lies between."""
-        statements = [Statement(kind="cause", level="finding", values={**cause._asdict()}) for cause in rung.causes]
+        statements = [Statement(kind="cause", level="finding", values=cause.facts()) for cause in rung.causes]
         if rung.status == FAILED and not rung.causes:
             in_table = self._is_in_table(rung)
             statements.append(Statement(kind="no_known_cause", level="finding", values={"in_table": in_table}))

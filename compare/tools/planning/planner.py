@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -330,6 +331,11 @@ def project(
     for cost_model in plan.cost_models:
         pairs = plan.pairs_of(cost_model.contestant)
         plan.projected += projection.project(cost_model, modes, plan.share, pairs, sizes=sizes, kinds=kinds, network=network)
+    known = {(row.kind, row.replicas) for row in plan.projected}
+    if missing := [f"{size:,} ({kind})" for kind, size in itertools.product(kinds, sizes) if (kind, size) not in known]:
+        plan.cautions.append(
+            f"Nothing is projected to {', '.join(missing)} replicas. No mode of the plan takes so many, or the batch is small."
+        )
 
 
 def map_fastest_modes(plan: PlanResult, modes: Sequence[str]) -> None:

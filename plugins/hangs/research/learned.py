@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from common.errors import UserError
 from common.frozen import Exact
 from convtwins_hangs.watching import report, watch
 from convtwins_hangs.watching.member import JobMember, Look, rate
@@ -180,9 +181,13 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=10.0, help="seconds without work after which the rules call it slow")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse_args()
-    with closing(TreeWatcher(given.pids, given.patience, load_tree())) as watcher:
-        verdict = watch.last_verdict(watcher, given.seconds, given.interval)
-        return report.report(watcher, verdict).deliver(None, as_json=given.json)
+    try:
+        with closing(TreeWatcher(given.pids, given.patience, load_tree())) as watcher:
+            verdict = watch.last_verdict(watcher, given.seconds, given.interval)
+            return report.report(watcher, verdict).deliver(None, as_json=given.json)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -51,6 +51,14 @@ def test_a_twin_of_a_package_is_found_and_run_as_python_m_would(install: Install
     assert fourth.exit_code == 2 and "fourth" in fourth.output and "third" in fourth.output
 
 
+def test_a_source_that_setuptools_has_built_is_a_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, value in (("first", "one"), ("second", "two")):
+        entries = {"brought_package.egg-info/entry_points.txt": f"[{plugins.TWINS}]\nthird = {value}\n"}
+        trees.write(tmp_path / folder, entries)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert plugins.entry_values(plugins.TWINS) == {"third": "one"}
+
+
 def test_the_code_of_a_package_is_part_of_what_was_compared(install: Install) -> None:
     place = install(plugins.TWINS, "third = brought_package", "SUPPORTED = {}\n")
     package = plugins.installed(plugins.TWINS)["third"].load()

@@ -125,3 +125,10 @@ def test_the_tree_has_its_seconds_of_looks_with_any_patience(tmp_path: Path) -> 
         watched = watcher.ranks[0].watched_seconds()
         watcher.close()
     assert watched >= learned.WINDOW_SECONDS
+
+
+def test_a_process_that_there_is_not_is_named_in_one_line() -> None:
+    ended = processes.python("-m", "plugins.hangs.research.learned", 2**22 + 1)
+    assert ended.exit_code == 2 and ended.stderr.splitlines() == [
+        f"There is no such process. Received: {2**22 + 1}. `ps -ef` lists them."
+    ]

@@ -627,7 +627,7 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
     assert inference.first is not None and f"{inference.first:.1e}".startswith("4.") and 4e-4 <= inference.first < 5e-4
     (cause,) = inference.causes
     assert cause.name == "epsilon" and cause.residual is not None
-    by_cause = Statement(kind="cause", level="finding", values={**cause._asdict()})
+    by_cause = Statement(kind="cause", level="finding", values=cause.facts())
     assert found.statements[1:4] == [*found.describe_rung(inference), by_cause]
     assert found.sentences[3].startswith(f"epsilon: {cause_sentence(cause)} Verified: ") and cause.where in found.sentences[3]
 

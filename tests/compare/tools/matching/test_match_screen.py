@@ -1,6 +1,7 @@
 """The first screens of `match`: the same, another model, excused, and not to be told."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,22 @@ def test_the_json_of_a_cause_has_its_facts_and_its_sentence() -> None:
     assert match_words.sentences([Statement.model_validate(statement)])[0].startswith(
         f"padding: {cause['sentence']} Verified: "
     )
+
+
+def test_the_json_tells_a_cause_that_no_correction_verified_from_one_that_was_not_tried_out() -> None:
+    residuals = (math.inf, None)
+    parted = {**PARTED["logits_inference"], "causes": tuple(PADDING._replace(residual=residual) for residual in residuals)}
+    values = json.loads(match.report(matched(**{**PARTED, "logits_inference": parted}), []).to_json())
+    statements = [Statement.model_validate(statement) for statement in values["statements"]]
+    told = match_words.sentences(statement for statement in statements if statement.kind == "cause")
+    assert [cause["is_tried"] for cause in values["rungs"][1]["causes"]] == [True, False]
+    assert ["Not verified: no correction was found" in told[0], "Not tried out" in told[1]] == [True, True], told
+
+
+def test_a_place_may_have_braces_in_its_name() -> None:
+    forms = {"layers": ["relu at {net}.py:3", "relu"], "same_input": True, "functions": [], "forms": [["ReLU"], ["ReLU6"]]}
+    told = match_words.cause_sentence(Cause("activation", {**BOTH, **forms}))
+    assert told == "At relu at {net}.py:3, relu: pytorch applies ReLU, tensorflow ReLU6."
 
 
 def test_a_difference_without_a_name_says_so(screens: Screens) -> None:

@@ -229,6 +229,7 @@ def test_a_projection_over_another_network_keeps_the_batch_or_the_batch_of_a_rep
     values = plan(*modes, "--kinds", "strong,weak", "--network", "1e-3,1e-9", "--out", tmp_path)
     projected = {(row["kind"], row["replicas"]): row for row in values["projected"]}
     assert set(projected) == {("strong", 8), ("weak", 8), ("weak", 128)}, "64 images are too few for 128 replicas"
+    assert "128 (strong) replicas" in " ".join(values["findings"]["Cautions"])
     assert {row["network"] for row in projected.values()} == {"1e-3,1e-9"}
     # Two cores share a second of 64 images. The network has no crowding, and a message of a ring takes a millisecond.
     compute = {"strong": 8 / made.BATCH / 2**0.5, "weak": 32 / made.BATCH / 2**0.5}
