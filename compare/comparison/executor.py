@@ -48,13 +48,14 @@ def execute(
 
 def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
     """Return what `executing` returns, with a look at its process every quarter of a second."""
-    while True:
-        try:
-            process = next(looks)
-        except StopIteration as ended:
-            return ended.value
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_SECONDS)
+    with contextlib.closing(looks):  # a signal that ends the waiting here stops the run, and stores why, before it goes on
+        while True:
+            try:
+                process = next(looks)
+            except StopIteration as ended:
+                return ended.value
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
 
 
 def executing(

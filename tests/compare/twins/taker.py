@@ -32,6 +32,11 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
     if fault == "escapes" and os.fork() == 0:
         os.setsid()
         _spin()
+    if fault == "forks" and os.fork() == 0:  # as a rank or an input worker of it does
+        os.setpgid(0, 0)
+        _spin()
+    if fault == "fails":
+        os._exit(5)
     done = 0
     with Path(log).open("w", encoding="utf-8") as file:
         while done < steps:
