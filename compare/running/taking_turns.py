@@ -85,7 +85,7 @@ class Seat:
         return self._paused_seconds + current
 
     def listen(self, process: StartedProcess, seconds: float) -> bool:
-        """Wait at most these seconds until the run asks for its next turn. Returns whether it does. It is not yet stopped."""
+        """Wait at most these seconds until the run asks for its next turn. Returns whether it does: `stop` stops it."""
         if process is not self._process:  # a restart
             self._process = process
             self._disconnect()
