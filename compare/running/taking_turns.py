@@ -15,7 +15,7 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import psutil
@@ -96,7 +96,10 @@ class Seat:
         if self._connection is None:
             self._connection = self._listener.accept()[0]
             return False
-        if not (message := self._connection.recv(4096)):
+        message = b""
+        with contextlib.suppress(ConnectionError):  # it has died before it read the answer
+            message = self._connection.recv(4096)
+        if not message:
             self._disconnect()
             return False
         self._asked_at = time.monotonic()
@@ -107,7 +110,7 @@ class Seat:
         """Stop all processes of a run that has asked for its next turn."""
         if self._process is None:
             return
-        _signal_session(self._process, signal.SIGSTOP)
+        _stop_session(self._process)
         self._stopped_at = time.time()
         tree = footprint.read_tree(psutil.Process(self._process.pid))
         self._cpu_seconds = sum(member.cpu_seconds for member in tree)
@@ -122,7 +125,7 @@ class Seat:
         used_seconds = sum(process.cpu_seconds for process in footprint.read_tree(psutil.Process(self._process.pid)))
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
-        _signal_session(self._process, signal.SIGCONT)
+        _continue_session(self._process)
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
         now = time.monotonic()
         self._paused_seconds, self._asked_at = self._paused_seconds + now - self._asked_at, None
@@ -132,7 +135,7 @@ class Seat:
     def release(self) -> None:
         """Continue its processes, so that they can end. None gets a turn."""
         if self._process is not None and self._process.returncode is None:
-            _signal_session(self._process, signal.SIGCONT)
+            _continue_session(self._process)
 
     def close(self) -> None:
         self._disconnect()
@@ -144,15 +147,31 @@ class Seat:
         self._connection, self._asked_at = None, None
 
 
-def _signal_session(process: StartedProcess, number: signal.Signals) -> None:
-    """Send a signal to all processes of a run. They share its session, in which each rank leads a process group of its own."""
-    leader, new, signalled = psutil.Process(process.pid), {process.pid}, set[int]()
+def _stop_session(process: StartedProcess) -> None:
+    """Stop all processes of a run. They share its session, in which each rank leads a process group of its own."""
+    new, stopped = {process.pid}, set[int]()  # what watches the ranks is stopped first, so it sees none that is
     while new:
-        for group in new:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS: nothing but zombies is left
-                os.killpg(group, number)
-        signalled |= new
-        new = {group for member in leader.children(recursive=True) if (group := _group_in(process.pid, member.pid))} - signalled
+        _signal_groups(new, signal.SIGSTOP)
+        stopped |= new
+        new = _groups(process) - stopped
+
+
+def _continue_session(process: StartedProcess) -> None:
+    """Continue all processes of a run, what watches the ranks last."""
+    _signal_groups(_groups(process) - {process.pid}, signal.SIGCONT)
+    _signal_groups({process.pid}, signal.SIGCONT)
+
+
+def _signal_groups(groups: Iterable[int], number: signal.Signals) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS: nothing but zombies is left
+            os.killpg(group, number)
+
+
+def _groups(process: StartedProcess) -> set[int]:
+    """Return the process groups of a run's session."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    return {group for member in members if (group := _group_in(process.pid, member.pid)) is not None}
 
 
 def _group_in(session: int, pid: int) -> int | None:

@@ -82,6 +82,12 @@ def test_a_process_of_the_run_that_leads_a_group_of_its_own_is_stopped_too(tmp_p
     assert [process.defect for process in ran(tmp_path, "1forks", "2")] == [None, None]
 
 
+def test_what_watches_the_ranks_of_a_run_never_sees_them_stopped(tmp_path: Path) -> None:
+    """It would take them for stuck: each turn it is the first to look."""
+    watcher, other = ran(tmp_path, "1supervises", "2")
+    assert (watcher.code, other.code, len(watcher.steps)) == (0, 0, STEPS)
+
+
 def test_a_process_that_escapes_and_computes_out_of_turn_is_noticed(tmp_path: Path) -> None:
     fault, other = ran(tmp_path, "1escapes", "2")
     assert fault.defect is not None and fault.defect.startswith("computed out of turn")
@@ -97,6 +103,11 @@ def test_one_that_dies_leaves_the_others_their_turns(tmp_path: Path) -> None:
 def test_one_that_ends_before_its_first_turn_leaves_the_others_theirs(tmp_path: Path) -> None:
     dead, other = ran(tmp_path, "1fails", "2")
     assert (dead.code, other.code, len(other.steps)) == (5, 0, STEPS)
+
+
+def test_one_that_ends_before_it_reads_the_answer_leaves_the_others_theirs(tmp_path: Path) -> None:
+    left, other = ran(tmp_path, "1leaves", "2")
+    assert (left.code, other.code, len(other.steps)) == (4, 0, STEPS)
 
 
 def test_what_a_run_wrote_in_its_turn_is_seen_before_its_pause(tmp_path: Path) -> None:
