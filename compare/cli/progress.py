@@ -59,9 +59,13 @@ class Display:
         self._jobs = jobs
         self._progress.update(self._overall, total=len(jobs), completed=0, visible=True)
 
-    def begin(self, name: str, label: str) -> None:
-        """Show that a run starts."""
-        self._name, self._label, self._started = name, label, self.clock()
+    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
+        """Show that a run starts.
+
+        Args:
+            seconds: seconds that it has taken already, if it worked together with others that were shown in its place.
+        """
+        self._name, self._label, self._started = name, label, self.clock() - seconds
         self._progress.reset(self._current, description=label, total=None, facts="starting")
 
     def watch(self, events: list[dict[str, Any]]) -> None:

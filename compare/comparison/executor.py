@@ -48,13 +48,14 @@ def execute(
 
 def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
     """Return what `executing` returns, with a look at its process every quarter of a second."""
-    while True:
-        try:
-            process = next(looks)
-        except StopIteration as ended:
-            return ended.value
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_SECONDS)
+    with contextlib.closing(looks):  # a signal that ends the waiting here stops the run, and stores why, before it goes on
+        while True:
+            try:
+                process = next(looks)
+            except StopIteration as ended:
+                return ended.value
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
 
 
 def executing(
@@ -135,7 +136,8 @@ def _run_attempt(
         remaining_spec: the row's spec with the replicas that are left.
     """
     directory = store.run_folder(folder, row.id, repeat)
-    started_seconds = time.monotonic()
+    paused = seat.paused_seconds if seat is not None else lambda: 0.0
+    started_seconds = time.monotonic() - paused()
     process: StartedProcess | None = None
     try:
         try:
@@ -158,7 +160,7 @@ def _run_attempt(
                 process = launch.start(contestant, arguments, log=log, environment=environment)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
-        clock = LaunchersClock(directory, paused=seat.paused_seconds) if seat else LaunchersClock(directory)
+        clock = LaunchersClock(directory, paused=paused)
         hang = yield from _watching(process, row.spec.hang_seconds, directory, watch, clock)
     except BaseException:
         if process is not None:
@@ -184,18 +186,18 @@ def _run_attempt(
     if lacked_memory:
         reason = (result.reason or "").removesuffix(launch.LACKED_MEMORY) + launch.LACKED_MEMORY
         return _update_result(result, directory, reason=reason), None
-    return result, _describe_death(result, directory, started_seconds, process.watched.marks().steps)
+    seconds = time.monotonic() - paused() - started_seconds
+    return result, _describe_death(result, directory, seconds, process.watched.marks().steps)
 
 
-def _describe_death(result: RunResult, directory: Path, started_seconds: float, steps: int) -> Restart:
+def _describe_death(result: RunResult, directory: Path, seconds: float, steps: int) -> Restart:
     """Describe how an attempt died.
 
     Args:
-        started_seconds: start of the attempt on the monotonic clock, in seconds.
+        seconds: seconds of the attempt, without those of waiting for its turns.
         steps: updates of the attempt.
     """
     checkpoint_file = directory / checkpoint.FILE
-    seconds = time.monotonic() - started_seconds
     if checkpoint_file.exists():  # a file has the time of the wall clock, which may have been set meanwhile
         seconds = min(seconds, max(time.time() - checkpoint_file.stat().st_mtime, 0.0))
     events = event_log.read_events(directory)

@@ -351,7 +351,8 @@ def _settings(compared: JudgedComparison) -> str:
     repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(settings.repeats, "repeat")
     repeats += ", in turns" if settings.turns else ""
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
-    return f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}, {seeds}, {repeats}{part}"
+    training = f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}"
+    return f"{training}, {seeds}, {repeats}{part}"
 
 
 def facts(compared: JudgedComparison) -> list[str]:

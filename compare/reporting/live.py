@@ -72,8 +72,10 @@ class Live(Display):
         self._total, self._message = len(jobs), ""
         self._draw(at_once=True)
 
-    def begin(self, name: str, label: str) -> None:
-        super().begin(name, label)
+    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
+        super().begin(name, label, seconds)
+        if self._runs and self._runs[-1].seconds is None:  # it stood for runs that worked together
+            self._runs.pop()
         self._runs.append(_Run(name, label))
         self._draw()
 

@@ -50,7 +50,7 @@ class MatrixPlan(PlannedWork):
     _read_version_1 = model_validator(mode="before")(lambda values: from_version_1(values, version=None))
 
     def identity(self) -> dict[str, Any]:
-        shared = self.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
+        shared = self.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "turns", "seeds"})
         rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in self.cells}
         return {"cells": rows, "on other machines": self.on is not None, **shared}
 

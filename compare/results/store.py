@@ -199,6 +199,9 @@ class Comparison(Exact):
         """Describe what makes another comparison different. None: it can continue this one."""
         if other := self._row_difference(new.rows, new.settings.seeds):
             return other
+        if self.settings.turns != new.settings.turns:
+            ways = {True: "in turns (--turns)", False: "one after the other (--no-turns)"}
+            return f"its runs train {ways[self.settings.turns]}; asked for: {ways[new.settings.turns]}"
         if self.data_hash != new.data_hash:
             return "its data had other content"
         if self.versions != new.versions:

@@ -9,6 +9,7 @@ A round is one repeat of all items. `run_in_turns` runs round after round:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ class TurnDisplay(Protocol):
 
     def plan(self, jobs: Sequence[str]) -> None: ...
 
-    def begin(self, name: str, label: str) -> None: ...
+    def begin(self, name: str, label: str, seconds: float = 0.0) -> None: ...
 
     def end(self, result: RunResult | None = None, note: str = "") -> None: ...
 
@@ -48,7 +49,7 @@ class LabelDisplay:
     def plan(self, jobs: Sequence[str]) -> None:
         """Show nothing."""
 
-    def begin(self, name: str, label: str) -> None:
+    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
         """Show the label."""
         self._say(label)
 
@@ -112,14 +113,14 @@ def run_in_turns(
         results: list[tuple[Job[_Item], _Result]] = []
         known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}
         left = [place for place in range(len(jobs)) if place not in known]
-        in_turns: dict[int, _Result] = {}
+        in_turns, seconds_each = dict[int, _Result](), 0.0
         if execute_together is not None and len(left) > 1:
-            first = jobs[left[0]]
+            first, started = jobs[left[0]], time.monotonic()
             progress.begin(name(first.item), f"{label(first)} and {len(left) - 1} more in turns")
             in_turns = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
+            seconds_each = (time.monotonic() - started) / len(left)
         for place, job in enumerate(jobs):
-            if place not in in_turns:
-                progress.begin(name(job.item), label(job))
+            progress.begin(name(job.item), label(job), seconds_each if place in in_turns else 0.0)
             result = known[place] if place in known else in_turns[place] if place in in_turns else execute(job)
             progress.end(*ending(result))
             if place in known or accept(job, result):

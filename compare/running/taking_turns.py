@@ -15,7 +15,7 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import psutil
@@ -85,7 +85,7 @@ class Seat:
         return self._paused_seconds + current
 
     def listen(self, process: StartedProcess, seconds: float) -> bool:
-        """Wait at most these seconds until the run asks for its next turn. If it does, it is stopped, and this returns True."""
+        """Wait at most these seconds until the run asks for its next turn. Returns whether it does: `stop` stops it."""
         if process is not self._process:  # a restart
             self._process = process
             self._disconnect()
@@ -96,13 +96,25 @@ class Seat:
         if self._connection is None:
             self._connection = self._listener.accept()[0]
             return False
-        if not (message := self._connection.recv(4096)):
+        message = b""
+        with contextlib.suppress(ConnectionError):  # it has died before it read the answer
+            message = self._connection.recv(4096)
+        if not message:
             self._disconnect()
             return False
         self._asked_at = time.monotonic()
-        self._stop(process)
         self.steps_left = json.loads(message)["steps_left"]
         return True
+
+    def stop(self) -> None:
+        """Stop all processes of a run that has asked for its next turn."""
+        if self._process is None:
+            return
+        _stop_session(self._process)
+        self._stopped_at = time.time()
+        tree = footprint.read_tree(psutil.Process(self._process.pid))
+        self._cpu_seconds = sum(member.cpu_seconds for member in tree)
+        self.memory_bytes = sum(member.resident_bytes for member in tree)
 
     def start_turn(self, steps: int) -> None:
         """Continue the processes of a run that waits, and let it train this number of steps, or as many as are left."""
@@ -113,7 +125,7 @@ class Seat:
         used_seconds = sum(process.cpu_seconds for process in footprint.read_tree(psutil.Process(self._process.pid)))
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
-        _signal_group(self._process, signal.SIGCONT)
+        _continue_session(self._process)
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
         now = time.monotonic()
         self._paused_seconds, self._asked_at = self._paused_seconds + now - self._asked_at, None
@@ -122,19 +134,12 @@ class Seat:
 
     def release(self) -> None:
         """Continue its processes, so that they can end. None gets a turn."""
-        if self._process is not None:
-            _signal_group(self._process, signal.SIGCONT)
+        if self._process is not None and self._process.returncode is None:
+            _continue_session(self._process)
 
     def close(self) -> None:
         self._disconnect()
         self._listener.close()
-
-    def _stop(self, process: StartedProcess) -> None:
-        _signal_group(process, signal.SIGSTOP)
-        self._stopped_at = time.time()
-        tree = footprint.read_tree(psutil.Process(process.pid))
-        self._cpu_seconds = sum(member.cpu_seconds for member in tree)
-        self.memory_bytes = sum(member.resident_bytes for member in tree)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -142,10 +147,39 @@ class Seat:
         self._connection, self._asked_at = None, None
 
 
-def _signal_group(process: StartedProcess, number: signal.Signals) -> None:
-    """Send a signal to all processes of a run: it has a session and a process group of its own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+def _stop_session(process: StartedProcess) -> None:
+    """Stop all processes of a run. They share its session, in which each rank leads a process group of its own."""
+    new, stopped = {process.pid}, set[int]()  # what watches the ranks is stopped first, so it sees none that is
+    while new:
+        _signal_groups(new, signal.SIGSTOP)
+        stopped |= new
+        new = _groups(process) - stopped
+
+
+def _continue_session(process: StartedProcess) -> None:
+    """Continue all processes of a run, what watches the ranks last."""
+    _signal_groups(_groups(process) - {process.pid}, signal.SIGCONT)
+    _signal_groups({process.pid}, signal.SIGCONT)
+
+
+def _signal_groups(groups: Iterable[int], number: signal.Signals) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS: nothing but zombies is left
+            os.killpg(group, number)
+
+
+def _groups(process: StartedProcess) -> set[int]:
+    """Return the process groups of a run's session."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    return {group for member in members if (group := _group_in(process.pid, member.pid)) is not None}
+
+
+def _group_in(session: int, pid: int) -> int | None:
+    """Return the process group of a process. None: it has ended, or has left the session."""
+    try:
+        return os.getpgid(pid) if os.getsid(pid) == session else None
+    except OSError:
+        return None
 
 
 class _TurnTaker(Generic[_Item, _Result]):
@@ -165,14 +199,20 @@ class _TurnTaker(Generic[_Item, _Result]):
         """Seconds of a step in its first turn."""
         self._steps = steps
 
+    @property
+    def waits(self) -> bool:
+        return self.seat.waits and not self.results
+
     def advance(self, steps: int) -> None:
         """Let the run work until it asks for its next turn, or has ended."""
         started, left = time.monotonic(), self.seat.steps_left
         self.seat.start_turn(steps)
         with contextlib.suppress(_Ended):
-            while not self.seat.listen(self._look(), POLL_SECONDS):
+            # The second look reads what the run wrote in this turn: after the pause, nothing tells when it was written.
+            while not (self.seat.listen(process := self._look(), POLL_SECONDS) and self._look() is process):
                 pass
-        if self.step_seconds is None and left - self.seat.steps_left == steps:
+            self.seat.stop()
+        if self.step_seconds is None and steps and left - self.seat.steps_left == steps:
             self.step_seconds = (time.monotonic() - started) / steps
 
     def close(self) -> None:
@@ -232,7 +272,7 @@ def run_round(
 def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> None:
     steps = LEAST_STEPS
     for number, order in enumerate(itertools.cycle(balanced_orders(len(runs)))):
-        training = [runs[place] for place in order if runs[place].seat.waits]
+        training = [runs[place] for place in order if runs[place].waits]
         if not training:
             return
         for taker in training:

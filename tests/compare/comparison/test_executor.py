@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import time
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +66,7 @@ def test_the_seconds_lost_since_a_checkpoint_are_within_the_attempt_however_the_
     file.touch()
     os.utime(file, (written, written))
     made = RunResult(framework="left", spec=ROW.spec, status="killed", reason="killed by SIGKILL", repeat=0)
-    death = executor._describe_death(made, tmp_path, time.monotonic() - 5.0, 0)
+    death = executor._describe_death(made, tmp_path, 5.0, 0)
     assert 0.0 <= death.seconds_lost <= most
 
 
@@ -143,6 +146,43 @@ def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
     assert (left.status, left.reason, len(left.restarts)) == ("killed", "interrupted", 1)
     made = run(tmp_path, restarts=0)
     assert (made.status, len(made.restarts), attempts(tmp_path)) == ("ok", 1, 3)
+
+
+def test_a_signal_while_a_run_is_waited_for_ends_it_before_anything_else_happens() -> None:
+    ended: list[str] = []
+
+    class Process:
+        def wait(self, seconds: float) -> None:
+            raise Interrupted(signal.SIGINT)
+
+    def looks() -> Generator[Any, None, RunResult]:
+        try:
+            yield Process()
+        finally:
+            ended.append("stopped and stored")
+        raise AssertionError
+
+    with pytest.raises(Interrupted) as raised:  # it holds the frames that wait
+        executor.waited_for(looks())
+    assert ended and raised.value.exit_code == 130
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_runs_that_know_no_turns_run_one_after_the_other_and_one_that_fails_or_dies_is_its_own_matter(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, restarts: str
+) -> None:
+    behave(fake_twins, left__serial__1="kill, ok", right__serial__1="crash")
+    words = ("run", "--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof", "--out", tmp_path / "out")
+    done = convtwins(*words, "--turns", "--restarts", restarts)
+    runs = store.read(tmp_path / "out").runs
+    assert {row: [run.status for run in repeats.values()] for row, repeats in runs.items()} == {
+        "left-serial-1core": ["ok" if restarts == "1" else "killed"], "right-serial-1core": ["failed"]
+    }  # fmt: skip
+    assert done.exit_code == 1 and "right-serial-1core, failed" in done.stderr and "in turns" not in done.stderr
+    refused = convtwins(*words)
+    assert refused.exit_code == 2 and "in turns (--turns); asked for: one after the other (--no-turns)" in refused.stderr
+    convtwins("run", "--resume", tmp_path / "out")
+    assert store.read(tmp_path / "out").runs["left-serial-1core"][0].status == "ok"
 
 
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from common.artifacts import atomic_files
 from compare.cli.errors import FolderError
 from compare.results import cells, store
 from compare.running.comparison_settings import ComparisonSettings
+from compare.running.contestants import Contestant
 from tests.support.command_line import convtwins
 from tests.support.refusals import refused
 
@@ -54,9 +55,8 @@ def test_every_setting_of_version_1_is_kept(fake_twins: pytest.MonkeyPatch, tmp_
     convtwins(*RUN, "--out", tmp_path / "out").succeeded()
     as_version_1(tmp_path / "out" / store.PLAN_FILE, **STORED)
     settings = store.read_plan(tmp_path / "out").settings
-    assert settings == ComparisonSettings.model_validate(STORED) and json.loads(settings.model_dump_json()) == STORED | {
-        "contestants": [{"name": "a", "twin": "left", "python": None, "switches": {}}]
-    }
+    since = {"turns": False, "contestants": [Contestant(name="a", twin="left").model_dump()]}
+    assert settings == ComparisonSettings.model_validate(STORED) and json.loads(settings.model_dump_json()) == STORED | since
 
 
 @pytest.mark.parametrize("fields", [{"repeats": 0}, {"repeats": 10_001}, {"colour": 1}])

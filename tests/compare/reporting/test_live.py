@@ -74,6 +74,20 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     assert isinstance(on_terminal, io.StringIO) and "a (1 of 2): 1:00; 2 left, about 2:00." in on_terminal.getvalue()
 
 
+def test_runs_that_worked_together_have_their_share_of_the_seconds_and_no_line_in_common(tmp_path: Path) -> None:
+    clock = Clock()
+    shown = live_page(tmp_path, clock)
+    shown.plan(["a", "b"])
+    shown.begin("a", "a and 1 more in turns")
+    clock.now = 60.0
+    for name in ("a", "b"):
+        shown.begin(name, name, 30.0)
+        shown.end(comparisons.good(comparisons.row("pytorch"), 2.0))
+    shown.finish("All runs have ended.")
+    text = text_of(tmp_path / live.PAGE_FILE)
+    assert "in turns" not in text and "a ok 2 0.5000 0.7500 2.00 30.0" in text and "b ok 2 0.5000 0.7500 2.00 30.0" in text
+
+
 def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no_more(tmp_path: Path) -> None:
     shown = live_page(tmp_path)
     shown.finish("Broken off by an error.", has_report=False)

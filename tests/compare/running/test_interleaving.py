@@ -28,7 +28,7 @@ class Shown:
     def plan(self, jobs: Sequence[str]) -> None:
         self.lines.append(("plan", *jobs))
 
-    def begin(self, name: str, label: str) -> None:
+    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
         self.lines.append(("begin", name, label))
 
     def end(self, result: RunResult | None = None, note: str = "") -> None:
@@ -101,6 +101,20 @@ def test_a_command_that_goes_on_executes_what_was_not_stored_and_ends_with_the_s
     assert executed == [job for job in jobs if job not in on_disk]
     lines = [line for job in jobs for line in (("begin", job.item, words(job)), ("end", ""))]
     assert shown.lines == [("plan", *(job.item for job in jobs)), *lines]
+
+
+@given(ITEMS, REPEATS)
+def test_runs_that_work_together_are_shown_together_and_end_one_by_one_under_their_own_names(
+    items: list[str], repeats: int
+) -> None:
+    planned, shown = rounds(items, repeats), Shown()
+    list(run_in_turns(planned, words, shown, name=str, label=words, execute_together=lambda jobs: [*map(words, jobs)]))
+    lines: list[tuple[str, ...]] = []
+    for jobs in planned:
+        if len(jobs) > 1:
+            lines.append(("begin", jobs[0].item, f"{words(jobs[0])} and {len(jobs) - 1} more in turns"))
+        lines += [line for job in jobs for line in (("begin", job.item, words(job)), ("end", ""))]
+    assert shown.lines[1:] == lines
 
 
 @given(st.data(), ITEMS, REPEATS)

@@ -45,7 +45,7 @@ def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None
         seconds = time.monotonic() - started - seat.paused_seconds()
     finally:
         launch.stop(process, grace_seconds=0.0)
-    lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     steps = [(float(begin), float(end)) for number, begin, end in lines if number != "clock"]
     clock = next((float(seconds) for word, seconds, _ in lines if word == "clock"), 0.0)
     return Ended(process.returncode, steps, clock, seconds, seat.defect())
@@ -77,6 +77,17 @@ def test_a_thread_that_never_rests_is_stopped_with_its_process(tmp_path: Path) -
     assert [process.defect for process in ran(tmp_path, "1spins", "2")] == [None, None]
 
 
+def test_a_process_of_the_run_that_leads_a_group_of_its_own_is_stopped_too(tmp_path: Path) -> None:
+    """Each rank of a parallel run is one."""
+    assert [process.defect for process in ran(tmp_path, "1forks", "2")] == [None, None]
+
+
+def test_what_watches_the_ranks_of_a_run_never_sees_them_stopped(tmp_path: Path) -> None:
+    """It would take them for stuck: each turn it is the first to look."""
+    watcher, other = ran(tmp_path, "1supervises", "2")
+    assert (watcher.code, other.code, len(watcher.steps)) == (0, 0, STEPS)
+
+
 def test_a_process_that_escapes_and_computes_out_of_turn_is_noticed(tmp_path: Path) -> None:
     fault, other = ran(tmp_path, "1escapes", "2")
     assert fault.defect is not None and fault.defect.startswith("computed out of turn")
@@ -87,6 +98,36 @@ def test_one_that_dies_leaves_the_others_their_turns(tmp_path: Path) -> None:
     one, dead, other = ran(tmp_path, "1", "2dies", "3")
     assert [process.code for process in (one, dead, other)] == [0, 3, 0]
     assert [len(process.steps) for process in (one, dead, other)] == [STEPS, LEAST_STEPS, STEPS]
+
+
+def test_one_that_ends_before_its_first_turn_leaves_the_others_theirs(tmp_path: Path) -> None:
+    dead, other = ran(tmp_path, "1fails", "2")
+    assert (dead.code, other.code, len(other.steps)) == (5, 0, STEPS)
+
+
+def test_one_that_ends_before_it_reads_the_answer_leaves_the_others_theirs(tmp_path: Path) -> None:
+    left, other = ran(tmp_path, "1leaves", "2")
+    assert (left.code, other.code, len(other.steps)) == (4, 0, STEPS)
+
+
+def test_what_a_run_wrote_in_its_turn_is_seen_before_its_pause(tmp_path: Path) -> None:
+    """The launcher's clock could not tell afterwards how much of the pause was before it."""
+    seen: list[int] = []
+
+    def watched(name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
+        steps = taker(tmp_path, name, seat)
+        log = tmp_path / f"{name}.log"
+        while True:
+            try:
+                process = next(steps)
+            except StopIteration as ended:
+                return ended.value
+            if name == "1" and seat.waits:
+                seen.append(len(log.read_text(encoding="utf-8").splitlines()))
+            yield process
+
+    run_round(["1", "2"], watched, 0.05)
+    assert seen[:2] == [0, LEAST_STEPS] and seen == sorted(set(seen)) and len(seen) > 2
 
 
 def test_those_that_do_not_fit_into_memory_follow_in_a_round_of_their_own(tmp_path: Path) -> None:

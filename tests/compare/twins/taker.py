@@ -6,15 +6,19 @@ python -m tests.compare.twins.taker LOG STEPS STEP_SECONDS [FAULT]
 from __future__ import annotations
 
 import os
+import select
+import socket
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+
 from common.training.timing import Stopwatch
 from common.training.trainer import BaseTrainer
-from common.training.turns import Turns
+from common.training.turns import SOCKET_VARIABLE, Turns
 
 
 class Alone:
@@ -32,6 +36,24 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
     if fault == "escapes" and os.fork() == 0:
         os.setsid()
         _spin()
+    if fault == "forks" and os.fork() == 0:  # as a rank or an input worker of it does
+        os.setpgid(0, 0)
+        _spin()
+    if fault == "supervises" and (child := os.fork()):
+        threading.Thread(target=_watch, args=[child], daemon=True).start()
+    elif fault == "supervises":
+        os.setpgid(0, 0)
+        while os.getppid() != 1:
+            time.sleep(0.01)
+        os._exit(0)
+    if fault == "leaves":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(os.environ[SOCKET_VARIABLE])
+        connection.sendall(b'{"steps_left": 4}\n')
+        select.select([connection], [], [])
+        os._exit(4)
+    if fault == "fails":
+        os._exit(5)
     done = 0
     with Path(log).open("w", encoding="utf-8") as file:
         while done < steps:
@@ -45,6 +67,14 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
             if fault == "dies":
                 os._exit(3)
         file.write(f"clock {stopwatch.clock()} 0\n")
+
+
+def _watch(child: int) -> None:
+    """End this process if it ever sees the other one stopped."""
+    while True:
+        if psutil.Process(child).status() == psutil.STATUS_STOPPED:
+            os._exit(6)
+        time.sleep(0.0005)
 
 
 def _spin() -> None:
