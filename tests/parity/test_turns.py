@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.spec import build
@@ -54,4 +52,5 @@ def test_turns_change_no_loss_and_no_weight_and_all_train_the_same_slices(tmp_pa
             ]
     cut = [[(slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices] for result in together]
     assert len(cut[0]) > 6 and all(each == cut[0] for each in cut)
-    assert slices.ratio(together[0], together[-1]) == pytest.approx(1 / (slices.ratio(together[-1], together[0]) or 0.0))
+    pairs = [*slices.paired(together[0], together[-1])]  # a busy machine may disturb any of them
+    assert pairs and pairs == [(one, other) for other, one in slices.paired(together[-1], together[0])]
