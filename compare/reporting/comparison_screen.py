@@ -355,7 +355,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     if comparison.rows[0].spec.part != "training":
         return ["a part of the training alone: nothing is learned, so nothing is proved"]
     if proof is None:
-        return ["the same training? not examined (--proof full)"]
+        return ["the same training? not examined (--no-proof)"]
     if comparison.headline not in ("proved", IN_FLOAT64):
         return [f"the same training? {proof.verdict}: {proof.reason}"]
     lengths = [rung["steps"] for rung in proof.rungs if rung.get("status") == "passed" and rung.get("precision") == "float64"]
