@@ -48,9 +48,8 @@ def is_idle(looks: Sequence[ResourceUse], seconds: float) -> bool:
         covered_seconds += look.seconds
         cpu_seconds += look.cpu_seconds
         active_seconds += look.seconds * look.wants
-    # Looks since the last progress may cover a little less.
-    covered_seconds = max(covered_seconds, seconds)
-    return cpu_seconds < MAX_IDLE_CORES * covered_seconds and active_seconds < MAX_IDLE_ACTIVE_FRACTION * covered_seconds
+    # The looks may cover a little more or less. What they saw is held against the time asked for.
+    return cpu_seconds < MAX_IDLE_CORES * seconds and active_seconds < MAX_IDLE_ACTIVE_FRACTION * seconds
 
 
 class ProcessState(NamedTuple):
