@@ -46,7 +46,7 @@ from compare.running.twins import Twins
 @commands.command(
     Needs("--from", "--dry-run"),
     Needs("--again", "--resume", "Name the results folder with --resume."),
-    Excludes("--on", ["--from", "--again", "--live"], "runs comparisons on other machines"),
+    Excludes("--on", ["--from", "--again", "--live", "--hosts"], "runs comparisons on other machines"),
     Excludes("--input-only", "--compute-only", advice="Use one of them, or neither."),
     Excludes(
         "--resume",
@@ -376,21 +376,21 @@ def _run_rounds(
         row, repeat = job
         return f"{row.id} ({repeat + 1} of {'at most ' if until else ''}{most})" if most > 1 else row.id
 
-    def executing(job: Job[Row], seat: Seat | None = None) -> Generator[StartedProcess, None, RunResult]:
-        return executor.executing(
-            twins[job.item.contestant],
-            job.item,
-            job.repeat,
-            folder,
-            progress.watch,
-            restarts=comparison.settings.restarts,
-            has_spot_checks=comparison.proof is not None and spot_checks.is_checked(job.item.spec),
-            seat=seat,
-        )
+    def options_of(job: Job[Row]) -> dict[str, Any]:
+        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
+        return {"restarts": comparison.settings.restarts, "has_spot_checks": has_spot_checks}
+
+    def execute(job: Job[Row]) -> RunResult:
+        row, repeat = job
+        return executor.execute(twins[row.contestant], row, repeat, folder, progress.watch, **options_of(job))
+
+    def executing(job: Job[Row], seat: Seat) -> Generator[StartedProcess, None, RunResult]:
+        row, repeat = job
+        return executor.executing(twins[row.contestant], row, repeat, folder, progress.watch, seat=seat, **options_of(job))
 
     for ended in run_in_turns(
         planned,
-        lambda job: executor.waited_for(executing(job)),
+        execute,
         progress,
         name=lambda row: row.id,
         label=label,

@@ -40,7 +40,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
     """Cautions on the whole comparison, then on its rows."""
     cautions = [
         *signature(stored),
-        *(Statement(kind="set_aside", level="trouble", values={"reason": reason}) for reason in stored.set_aside),
+        *(Statement(kind="set_aside", level="trouble", values={"reason": fault.reason}) for fault in stored.set_aside),
         *_unplanned(stored.unplanned),
         *data_cautions(stored.comparison.data_notes),
         *_shared_cores(stored),

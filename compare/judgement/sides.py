@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from compare.results.store import RUNS_FOLDER, StoredComparison
+from compare.results.store import StoredComparison
 from compare.running import contestants
 from compare.running.contestants import Contestant
 
@@ -54,13 +54,11 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
         "machine": plan.machine | compared[0].revision,
         "proof": proof,
     }
-    other_runs = [f"{RUNS_FOLDER}/{row.id}-r" for row in plan.rows if row.id not in names]
-    set_aside = [text for text in stored.set_aside if not any(run in text for run in other_runs)]
     return stored.model_copy(
         update={
             "comparison": plan.model_copy(update=fields),
             "runs": renamed(stored.runs),
-            "set_aside": set_aside,
+            "set_aside": [fault._replace(row=names[fault.row]) for fault in stored.set_aside if fault.row in names],
             "torn": renamed(stored.torn),
         }
     )

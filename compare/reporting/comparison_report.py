@@ -179,7 +179,7 @@ def _json_values(compared: JudgedComparison) -> dict[str, Any]:
         "statements": findings.statements,
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
         "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
-        "set_aside": stored.set_aside,
+        "set_aside": [fault.reason for fault in stored.set_aside],
         "made_from": stored.made_from,
         "signature": stored.signature,
     }

@@ -410,7 +410,7 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
         for summary in summaries
         if summary.status in (*FAILURES, *UNFINISHED)
     ]
-    return [*sentences, *(f"Set aside: {reason}" for reason in stored.set_aside)]
+    return [*sentences, *(f"Set aside: {fault.reason}" for fault in stored.set_aside)]
 
 
 def _listed_names(rows: Sequence[Summary]) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -253,14 +253,22 @@ class Comparison(Exact):
         return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
 
 
+class SetAside(NamedTuple):
+    """A stored file that cannot be relied on, and was left out."""
+
+    row: str
+    """Id of the row of its run."""
+    reason: str
+    """Sentence that names the file."""
+
+
 class StoredComparison(Exact):
     """A comparison as read from its folder."""
 
     comparison: Comparison
     runs: dict[str, dict[int, RunResult]]
     """{row id: {repeat: result}}. Missing runs are left out."""
-    set_aside: list[str]
-    """Sentences: why each stored file that cannot be relied on was left out."""
+    set_aside: list[SetAside]
     torn: dict[str, int] = {}
     """{row id: number of its repeats whose result was set aside}."""
     unplanned: list[str] = []
@@ -411,7 +419,7 @@ def read(folder: Path, signers: Path | None = None) -> StoredComparison:
     """
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
-    set_aside: list[str] = []
+    set_aside: list[SetAside] = []
     torn: dict[str, int] = {}
     made_from = {PLAN_FILE: signing.sha256(folder / PLAN_FILE)}
     planned = {PLAN_FILE}
@@ -422,7 +430,7 @@ def read(folder: Path, signers: Path | None = None) -> StoredComparison:
             try:
                 result = load_result(folder, comparison.row_for_repeat(row, repeat), repeat)
             except ResultError as error:
-                set_aside.append(str(error).replace(f"{folder}/", ""))
+                set_aside.append(SetAside(row.id, str(error).replace(f"{folder}/", "")))
                 torn[row.id] = torn.get(row.id, 0) + 1
                 continue
             if result is not None:
@@ -431,7 +439,7 @@ def read(folder: Path, signers: Path | None = None) -> StoredComparison:
             if damaged := _describe_damage(run_folder(folder, row.id, repeat)):
                 consequence = "the run has no result yet" if result is None else "the sealed result stands on its own"
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
-                set_aside.append(f"{path}{damaged}; {consequence}.")
+                set_aside.append(SetAside(row.id, f"{path}{damaged}; {consequence}."))
     set_aside += _replaced_run_faults(folder, comparison.replaced, made_from)
     return StoredComparison(
         comparison=comparison,
@@ -487,22 +495,22 @@ def _is_unchanged(path: Path, replaced: ReplacedRun) -> bool:
         return False
 
 
-def _replaced_run_faults(folder: Path, replaced: Sequence[ReplacedRun], made_from: Mapping[str, str]) -> list[str]:
+def _replaced_run_faults(folder: Path, replaced: Sequence[ReplacedRun], made_from: Mapping[str, str]) -> list[SetAside]:
     """Describe replaced results that are missing or changed. A run that is still to be moved is no fault."""
-    sentences: list[str] = []
+    faults: list[SetAside] = []
     for run in replaced:
         path = folder / run.path
         if not path.exists():
             if made_from.get(result_path(run.row, run.repeat)) != run.sha256:
-                sentences.append(f"{run.path} is missing: it was made again, and must be kept.")
+                faults.append(SetAside(run.row, f"{run.path} is missing: it was made again, and must be kept."))
         elif not _is_unchanged(path, run):
-            sentences.append(f"{run.path} was changed since it was made again.")
+            faults.append(SetAside(run.row, f"{run.path} was changed since it was made again."))
         else:
             try:
                 _load_cached(path)
             except ResultError as error:
-                sentences.append(str(error).replace(f"{folder}/", ""))
-    return sentences
+                faults.append(SetAside(run.row, str(error).replace(f"{folder}/", "")))
+    return faults
 
 
 def prepare_run_folder(directory: Path) -> None:

@@ -16,7 +16,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, Profile
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
-from compare.results.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
+from compare.results.store import Comparison, ProofRecord, SetAside, StoredComparison, run_folder, write_plan
 from compare.running.comparison_settings import ComparisonSettings
 from compare.running.matrix import Row, Unavailable
 
@@ -183,7 +183,9 @@ def troubled() -> StoredComparison:
         mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
     )
     return StoredComparison(
-        comparison=comparison(rows, proof=proof), runs=runs, set_aside=["runs/x-r0/result.json is not a whole result"]
+        comparison=comparison(rows, proof=proof),
+        runs=runs,
+        set_aside=[SetAside("x", "runs/x-r0/result.json is not a whole result")],
     )
 
 
@@ -314,7 +316,7 @@ def hostile(num_classes: int = len(HOSTILE)) -> StoredComparison:
         row_id: {repeat: run.model_copy(update={"confusion": counts, "test": test}) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
-    return StoredComparison(comparison=comparison, runs=runs, set_aside=[text])
+    return StoredComparison(comparison=comparison, runs=runs, set_aside=[SetAside("x", text)])
 
 
 def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:

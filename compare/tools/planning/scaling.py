@@ -58,10 +58,12 @@ def command(
 ) -> Outcome | int:
     """Measure strong and weak scaling, and fit Amdahl and Gustafson. plan --project projects to machines that are not here."""
     if project is not None or network is not None:
+        given = {"--project": project, "--network": network}
+        received = " ".join(f"{option} {value}" for option, value in given.items() if value is not None)
         raise SpecError(
-            f"--project and --network are options of plan: scaling only measures. Received: scaling with "
-            f"{'--project' if project else '--network'}. Use {COMMAND} plan --model MODEL --project {project or '8,64,512'} "
-            f"--network {network or '10Gbit'} --kinds strong,weak; add --measure to see by how much it is off here."
+            f"--project and --network are options of plan: scaling only measures. Received: {received}. Use {COMMAND} plan "
+            f"--model MODEL --project {project or '8,64,512'} --network {network or '10Gbit'} --kinds strong,weak; add "
+            "--measure to see by how much it is off here."
         )
     signing.check_key(sign)
 

@@ -299,7 +299,7 @@ def _comparison(stored: StoredComparison, source: Path, side: Mapping[str, Any])
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
+        set_aside=[*statement_words.sentences(cautions.signature(stored)), *(fault.reason for fault in stored.set_aside)],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
         environment_changes=environments.cautions(stored),

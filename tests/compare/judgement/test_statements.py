@@ -24,7 +24,10 @@ from tests.support.comparisons import with_runs
 COMPARE = Path(comparison_report.__file__).parents[1]
 JUDGING = (
     *Path(statement_words.__file__).parent.glob("*.py"),
-    *(COMPARE / name for name in ("regression/facts.py", "matching/model_comparison.py", "tuning/tuning_statements.py")),
+    *(
+        COMPARE / "tools" / name
+        for name in ("regression/facts.py", "matching/model_comparison.py", "tuning/tuning_statements.py")
+    ),
 )
 TEMPLATES = {**statement_words.TEMPLATES, **match_words.TEMPLATES, **tuning_words.TEMPLATES, **tuning_words.SHORT_TEMPLATES}
 STORED: dict[str, Callable[[], StoredComparison]] = {

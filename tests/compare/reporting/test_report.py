@@ -62,7 +62,7 @@ def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: 
     shutil.copy(second, first)
     read = store.read(folder)
     assert sorted(read.runs[row.id]) == [1, 2]
-    (reason,) = read.set_aside
+    ((_, reason),) = read.set_aside
     assert reason.startswith(f"{first.relative_to(folder)} ") and "another repeat: of 1" in reason
     assert history.points(tmp_path, ["epoch_seconds"])[1] == [f"{folder}: {reason}"]
 
@@ -79,7 +79,7 @@ def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tm
     path.write_text(json.dumps(values))
     compared = comparison_report.read(folder)
     assert compared.exit_code == 1 and compared.summaries[0].repeats_done == 2
-    (reason,) = compared.stored.set_aside
+    ((_, reason),) = compared.stored.set_aside
     assert reason.startswith(f"{path.relative_to(folder)} ") and "checksum" in reason
 
 
@@ -240,7 +240,7 @@ def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_f
             done = convtwins("report", folder)
             assert done.exit_code == 2 and f"{folder / file} {fault}" in done.stderr
         else:
-            (sentence,) = store.read(folder).set_aside
+            ((_, sentence),) = store.read(folder).set_aside
             assert sentence.startswith(f"{run.relative_to(folder) / file} {fault}")
 
 
@@ -253,7 +253,7 @@ def test_a_replaced_result_that_is_no_plain_file_was_changed(name: str, tmp_path
     (folder / replaced.path).parent.mkdir()
     hostile_files.put(name, folder / replaced.path)
     with hostile_files.soon():
-        (reason,) = store.read(folder).set_aside
+        ((_, reason),) = store.read(folder).set_aside
     assert reason.startswith(f"{replaced.path} was changed")
 
 

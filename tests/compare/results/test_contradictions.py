@@ -198,13 +198,14 @@ def test_a_result_that_contradicts_itself_is_set_aside_by_name_with_both_figures
     name: str, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     read = stored(tmp_path, PLANTED[name])
-    (sentence,) = read.set_aside
+    ((row, sentence),) = read.set_aside
+    assert row == ROW.id
     assert sentence.startswith(f"runs/{ROW.id}-r0/result.json ") and sentence == snapshot
     assert (read.runs, read.torn) == ({ROW.id: {}}, {ROW.id: 1})
 
 
 def test_a_comparison_with_such_a_result_does_not_end_in_0_and_shows_no_time_of_it(tmp_path: Path) -> None:
-    (sentence,) = stored(tmp_path / "out", times(0.001)).set_aside
+    ((_, sentence),) = stored(tmp_path / "out", times(0.001)).set_aside
     report = convtwins_json("report", tmp_path / "out", exit_code=1)
     assert report["set_aside"] == [sentence] and report["summaries"][0]["epoch_seconds"] is None
 

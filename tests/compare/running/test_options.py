@@ -16,6 +16,7 @@ OTHERS = {
     ("run", "--image-size"): "several values make a matrix",
     ("infer", "--cores"): "several numbers make rows",
     ("scaling", "--replicas"): "several numbers make rows",
+    ("plan", "--kinds"): "of a projection, which is weak if nothing is said",
     ("optimize", "--repeats"): "one run has no spread, by which a configuration is dropped",
     ("infer", "--calls"): "a quantile needs several",
     ("bisect", "--environments"): "typer has no option with any number of values: the others are arguments",
@@ -47,7 +48,8 @@ def test_an_option_has_the_same_help_type_and_range_in_every_command() -> None:
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name in modules():
         for each in get_command(app).get_command(None, name).params:  # pyright: ignore[reportAttributeAccessIssue]
-            if each.param_type_name == "option" and each.name not in ("help", "version"):
+            # A hidden option says where another command has it.
+            if each.param_type_name == "option" and each.name not in ("help", "version") and not each.hidden:
                 found.setdefault(each.opts[0], {})[name] = facts(each)
     unlike = {
         option: of_command
