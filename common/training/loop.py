@@ -666,7 +666,7 @@ class TrainingRun:
 def _left_out(plan: BatchPlan, timed: Sequence[int], recorded_steps: Sequence[int]) -> set[int]:
     """Return the steps of an epoch that are not timed: those recorded off the clock, and those whose batches got ready then."""
     behind = plan.spec.batches_ahead
-    return {step for step in timed if any(recorded <= step <= recorded + behind for recorded in recorded_steps)}
+    return {step for recorded in recorded_steps for step in range(recorded, recorded + behind + 1) if step in timed}
 
 
 def _step_blocks(steps: Sequence[int], left_out: Collection[int], *, ends_epoch: bool) -> list[_StepBlock]:
