@@ -46,7 +46,7 @@ def test_the_facts_of_a_proof_are_those_of_code_machine_software_and_data(twins:
     assert facts["packages"] == machine.versions("numpy", "pillow")
     assert facts["twins"] == code_digest.compute(ASKED["twins"].contestants, base.model)
     root = machine.PROJECT_ROOT / "compare"
-    assert facts["proof"] == machine.code_digest([root / name for name in ("proof", "execution", "core")])
+    assert facts["proof"] == machine.code_digest([root / name for name in ("proof", "running", "cli")])
     assert facts["data"] == sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir).content_hash
 
 
