@@ -1,6 +1,7 @@
 """The ratio of two runs that took turns, from their slices.
 
-Slice k of one run and of the other are the same steps of the same epoch, trained within a second or two of each other.
+Slice k of one run and of the other are the same steps of the same epoch. They were trained within seconds of each other, unless
+a run was resumed alone or followed in a round of its own.
 """
 
 from __future__ import annotations

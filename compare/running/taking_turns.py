@@ -1,7 +1,7 @@
 """Runs of one repeat at nearly the same time: all their processes live, and one run after the other trains a slice of steps.
 
-What the machine does in a quarter of a second meets the slices of all runs alike, so their ratio hardly feels it. While a run
-waits, all its processes are stopped. `common.training.turns` is the side of the run.
+A burst of other work meets the slices of all runs alike. So their ratio hardly changes. While a run waits, all its processes
+are stopped. `common.training.turns` is the side of the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_COMPUTED_SECONDS, MAX_COMPUTED_PART = 0.1, 0.01
 """CPU time that a run may use while it waits, in seconds and as part of the waiting: the kernel counts in ticks, and a signal
 takes a moment to stop a process."""
 MEMORY_RESERVE = 1.5
-"""Free memory that a further run needs, in units of the largest one that has started in this round."""
+"""Free memory that a further run needs, as a multiple of the memory of the largest run in this round."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
