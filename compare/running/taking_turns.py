@@ -30,6 +30,8 @@ TURN_SECONDS = 0.25
 LEAST_STEPS = 4
 """Least number of steps of a turn, and the number in the first one, when no row's speed is known."""
 POLL_SECONDS = 0.25
+MAX_STOP_SECONDS, STOP_POLL_SECONDS = 1.0, 0.0002
+"""Longest wait until a process has stopped, and the time between two looks."""
 MAX_COMPUTED_SECONDS, MAX_COMPUTED_PART = 0.1, 0.01
 """CPU time that a run may use while it waits, in seconds and as part of the waiting: the kernel counts in ticks, and a signal
 takes a moment to stop a process."""
@@ -152,8 +154,20 @@ def _stop_session(process: StartedProcess) -> None:
     new, stopped = {process.pid}, set[int]()  # what watches the ranks is stopped first, so it sees none that is
     while new:
         _signal_groups(new, signal.SIGSTOP)
+        if not stopped:
+            _wait_until_stopped(process)
         stopped |= new
         new = _groups(process) - stopped
+
+
+def _wait_until_stopped(process: StartedProcess) -> None:
+    """Wait until all threads of a process are stopped, or it has ended: one on another core goes on for a moment."""
+    deadline = time.monotonic() + MAX_STOP_SECONDS
+    with contextlib.suppress(ChildProcessError):  # it has ended, and its status was read
+        while time.monotonic() < deadline and not os.waitid(
+            os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        ):
+            time.sleep(STOP_POLL_SECONDS)
 
 
 def _continue_session(process: StartedProcess) -> None:

@@ -40,6 +40,7 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
         os.setpgid(0, 0)
         _spin()
     if fault == "supervises" and (child := os.fork()):
+        os.setpgid(child, child)  # before the first turn, whichever of the two comes first
         threading.Thread(target=_watch, args=[child], daemon=True).start()
     elif fault == "supervises":
         os.setpgid(0, 0)
