@@ -7,7 +7,7 @@ import builtins
 from dataclasses import replace
 from typing import Any
 
-from convtwins_hangs.concurrency import races
+from convtwins_hangs.concurrency import races, sync_objects
 from convtwins_hangs.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
 from convtwins_hangs.concurrency.program import Module, bound_names, last_name
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
@@ -25,15 +25,15 @@ from convtwins_hangs.concurrency.values import (
     Function,
     Instance,
     Lib,
-    Marks,
     Method,
-    RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
     binary,
     compare,
+    derived,
+    length,
     marks_of,
     truth,
 )
@@ -258,7 +258,26 @@ class Evaluator(ExecutionState):
 
     def evaluate_at_top(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
         """Return the value of an expression at module level that is not executed."""
-        raise NotImplementedError
+        frame = CallFrame(self.program.graph(module.tree), module, 0)
+        frame.names = thread.os_process.names.setdefault(module.name, {})
+        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(element, ast.Starred) for element in tree.elts):
+            return SequenceValue([self.evaluate_at_top(thread, module, element) for element in tree.elts])
+        if isinstance(tree, ast.Call):
+            callee = self.evaluate(thread, tree.func, frame)
+            values = [self.evaluate(thread, argument, frame) for argument in tree.args]
+            keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
+            sync_object = (
+                sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
+                if isinstance(callee, Lib)
+                else None
+            )
+            if sync_object is not None:
+                sync_object.site = (module.file, tree.lineno, tree.col_offset)
+                return sync_object
+            if isinstance(callee, Lib) and callee.dotted == "builtins.object":
+                return Instance()
+            return Unknown()
+        return self.evaluate(thread, tree, frame)
 
     def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
         """Return the value that an import binds to a name."""
@@ -319,7 +338,7 @@ class Evaluator(ExecutionState):
             return Method(receiver=value, name=name)
         if class_value is not None and self.thread_base(thread, class_value):
             return Method(receiver=self.instance_thread(thread, value), name=name)
-        return value.attributes.setdefault(name, self.value_by_name(thread, name) or _derived(value, name))
+        return value.attributes.setdefault(name, self.value_by_name(thread, name) or derived(value, name))
 
     def _class_attribute(self, thread: SimulatedThread, value: Class, name: str) -> Value:
         member = self.member(thread, value, name)
@@ -335,7 +354,7 @@ class Evaluator(ExecutionState):
         if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
             return Method(receiver=value, name=name)
         marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
-        result = _derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
+        result = derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
         result.dotted = "shape" if name == "shape" else ""
         if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
             result.attributes["?of"] = value.attributes["?of"]
@@ -585,10 +604,6 @@ def _decorators(function: Function) -> set[str]:
     return {last_name(decorator) for decorator in getattr(function.tree, "decorator_list", [])}
 
 
-def _derived(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
-    return Unknown(marks=marks, origin=(*value.origin, name) if value.origin else ())
-
-
 def _set_item(container: Value, key: Value, value: Value) -> None:
     """Store a value at an index of a list or tensor. A rank-dependent number makes the whole tensor rank-dependent."""
     number = key.value if isinstance(key, Const) else None
@@ -614,17 +629,3 @@ def _as_load(target: Any) -> Any:
             return ast.Attribute(target.value, target.attr, ast.Load())
         case _:
             return ast.Subscript(target.value, target.slice, ast.Load())
-
-
-def length(value: Value) -> Value:
-    """Return `len(value)`. Repeated calls return the same value."""
-    if isinstance(value, SequenceValue) and value.exact:
-        return Const(len(value.items))
-    marks = (
-        _LOCAL if UNEVEN in value.marks else frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
-    )
-    if isinstance(value, (Unknown, Instance)):
-        return value.attributes.setdefault("len()", _derived(value, "len()", marks))
-    if isinstance(value, RangeValue) and value.stop is not None:
-        return value.stop
-    return _derived(value, "len()", marks)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from convtwins_hangs.concurrency import library_calls, sync_objects, threads
-from convtwins_hangs.concurrency.calls import Deliver, decorator_names
-from convtwins_hangs.concurrency.control_flow import GraphNode
-from convtwins_hangs.concurrency.evaluation import ITEM_READERS, RETURNS_SELF, SAME_LENGTH_METHODS, length
+from convtwins_hangs.concurrency.calls import decorator_names
+from convtwins_hangs.concurrency.control_flow import NO_NODE, GraphNode
+from convtwins_hangs.concurrency.evaluation import ITEM_READERS, RETURNS_SELF, SAME_LENGTH_METHODS
 from convtwins_hangs.concurrency.library_calls import LibraryCall, item_marks
 from convtwins_hangs.concurrency.meanings import (
     FINITENESS_CHECKS,
@@ -23,7 +23,6 @@ from convtwins_hangs.concurrency.meanings import (
 )
 from convtwins_hangs.concurrency.program import (
     UNSPECIFIED_ERROR,
-    Module,
     Root,
     bound_names,
     last_name,
@@ -33,13 +32,17 @@ from convtwins_hangs.concurrency.program import (
 from convtwins_hangs.concurrency.ranks import RankOperations
 from convtwins_hangs.concurrency.state import (
     MAX_VISITS,
+    BlockingCall,
     CallFrame,
     CallOutcome,
     DecisionPath,
     Keywords,
+    Loop,
     NumberTable,
     OsProcess,
+    PendingOperation,
     SearchBudget,
+    SimulatedError,
     SimulatedThread,
 )
 from convtwins_hangs.concurrency.values import (
@@ -65,6 +68,7 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    length,
     marks_of,
     reachable,
     truth,
@@ -123,34 +127,48 @@ class Execution(RankOperations):
         thread.clock[thread.number] = 1
         self.threads.append(thread)
 
-        def run_generator(value: Value) -> None:
-            if isinstance(value, SyncObject) and value.kind in ("generator", "contextmanager") and not value.is_set:
-                value.owner.results[-1] = Const(lambda _: thread.frames.append(value.owner))  # pyright: ignore[reportUnknownLambdaType]
-                thread.frames.append(value.owner)
-
+        instance: Instance | None = None
         if root.function is None:
             graph = self.program.graph(root.module.tree)
             names = os_process.names.setdefault(root.module.name, {})
-            thread.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
+            frame = CallFrame(graph, root.module, graph.entry, names=names)
         elif root.class_tree is None:
-            self.enter(thread, Function(tree=root.function, module=root.module), [], {}, run_generator)
+            frame = self.new_frame(thread, Function(tree=root.function, module=root.module))
         else:
-            class_value = Class(root.class_tree, root.module)
-            instances: list[Value] = []
-            method = root.function
+            instance, frame = self.new_instance(thread, Class(root.class_tree, root.module), [], {})
+            if frame is None:
+                frame, instance = self._root_method_frame(thread, instance), None
+        if frame is None:
+            thread.ended = True
+            return
+        if root.function is not None:
+            self.caller_values += frame.names.values()
+        thread.steps = self._run_root(thread, frame, instance)
 
-            def call(instance: Value) -> None:
-                self.caller_values.append(instance)
-                if method.name != "__init__" and not instances:
-                    instances.append(instance)
-                    member = self.attribute(thread, instance, method.name)
-                    if isinstance(member, Function):
-                        self.enter(thread, member, [], {}, run_generator)
+    def _run_root(self, thread: SimulatedThread, frame: CallFrame, instance: Instance | None) -> BlockingCall:
+        """Execute the frame of a root.
 
-            self.make_instance(thread, class_value, [], {}, call)
-        thread.ended = not thread.frames
-        if thread.frames and root.function is not None:
-            self.caller_values += thread.frame.names.values()
+        Args:
+            instance: the frame is its `__init__`, and the root's method follows. None: the frame is all.
+        """
+        yield from self._run_to_end(thread, frame)
+        if instance is not None and (method_frame := self._root_method_frame(thread, instance)) is not None:
+            yield from self._run_to_end(thread, method_frame)
+        return NONE
+
+    def _root_method_frame(self, thread: SimulatedThread, instance: Instance) -> CallFrame | None:
+        """Return the frame of the root's method. None: it is not executed, or it is `__init__`, which was."""
+        assert self.root.function is not None
+        self.caller_values.append(instance)
+        name = self.root.function.name
+        return self.new_frame(thread, self.attribute(thread, instance, name)) if name != "__init__" else None
+
+    def _run_to_end(self, thread: SimulatedThread, frame: CallFrame) -> BlockingCall:
+        """Execute a frame. A generator's is executed for all its items."""
+        value = yield from self.run_frame(thread, frame)
+        while frame.generator is not None and not frame.generator.is_set:
+            value = yield from self.run_frame(thread, frame)
+        return value
 
     def run(self) -> None:
         """Execute until no thread can run.
@@ -188,11 +206,27 @@ class Execution(RankOperations):
                         self.has_timed_out = True
                         self._time_out(current)
                     continue
-                current.pending, current.preempted = None, False
-                current.resume(False)
-            while current.pending is None and not current.ended and not current.is_abandoned:
-                self.budget.spend()
-                self._step(current)
+                current.preempted = False
+            self._advance(current)
+
+    def _advance(self, thread: SimulatedThread, *, has_timed_out: bool | None = None) -> None:
+        """Execute a thread until it blocks, pauses or ends."""
+        assert thread.steps is not None
+        try:
+            thread.pending = thread.steps.send(has_timed_out)
+        except StopIteration as end:
+            self._end_thread(thread, end.value)
+        except SimulatedError:
+            thread.crashed = True
+            self._end_thread(thread)
+
+    @staticmethod
+    def _end_thread(thread: SimulatedThread, result: Value | None = None) -> None:
+        thread.ended, thread.pending = True, None
+        if thread.sync_object is not None:
+            if thread.sync_object.kind == "future" and result is not None:
+                thread.sync_object.target = result
+            thread.sync_object.clock = thread.advance_clock()
 
     def _is_runnable(self, thread: SimulatedThread) -> bool:
         if thread.ended or thread.is_abandoned:
@@ -212,12 +246,13 @@ class Execution(RankOperations):
             and not operation.has_long_timeout
         )
 
-    @staticmethod
-    def _time_out(thread: SimulatedThread) -> None:
+    def _time_out(self, thread: SimulatedThread) -> None:
+        """Let a thread's timeout expire. Its call goes on, and the thread pauses behind it."""
         assert thread.pending is not None
         thread.record(f"{thread.pending.description} until its time runs out")
-        thread.pending = None
-        thread.resume(True)
+        thread.pauses = True
+        self._advance(thread, has_timed_out=True)
+        thread.pauses = False
 
     def _time_out_one(self) -> bool:
         """Let the first pending timeout expire. False: no thread has one."""
@@ -227,30 +262,60 @@ class Execution(RankOperations):
                 return True
         return False
 
-    def evaluate_at_top(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
-        frame = CallFrame(self.program.graph(module.tree), module, 0)
-        frame.names = thread.os_process.names.setdefault(module.name, {})
-        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(element, ast.Starred) for element in tree.elts):
-            return SequenceValue([self.evaluate_at_top(thread, module, element) for element in tree.elts])
-        if isinstance(tree, ast.Call):
-            callee = self.evaluate(thread, tree.func, frame)
-            values = [self.evaluate(thread, argument, frame) for argument in tree.args]
-            keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
-            sync_object = (
-                sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
-                if isinstance(callee, Lib)
-                else None
-            )
-            if sync_object is not None:
-                sync_object.site = (module.file, tree.lineno, tree.col_offset)
-                return sync_object
-            if isinstance(callee, Lib) and callee.dotted == "builtins.object":
-                return Instance()
-            return Unknown()
-        return self.evaluate(thread, tree, frame)
+    def start_thread(
+        self,
+        parent: SimulatedThread,
+        target: Value | None,
+        values: Sequence[Value],
+        name: str,
+        os_process: OsProcess,
+        *,
+        daemon: bool = False,
+    ) -> SimulatedThread:
+        """Start a new thread that will run `target`. It has ended at once if nothing of that is executed."""
+        thread = SimulatedThread(len(self.threads), name, (*parent.key, parent.num_started), os_process, daemon=daemon)
+        parent.num_started += 1
+        thread.merge_clock(parent.advance_clock())
+        thread.trace = [parent.current_step(f"{parent.name} starts {name}")]
+        self.has_started_threads |= parent.os_process is os_process
+        thread.clock[thread.number] = 1
+        self.threads.append(thread)
+        if isinstance(target, Instance):
+            target = self.attribute(thread, target, "__call__")
+        if not isinstance(target, Function):
+            self.escape(values)
+        frame = self.new_frame(thread, target, values) if target is not None else None
+        if frame is None or frame.generator is not None:
+            thread.ended = True
+        else:
+            thread.steps = self.run_frame(thread, frame)
+        return thread
 
-    def _step(self, thread: SimulatedThread) -> None:
-        frame = thread.frame
+    def run_frame(self, thread: SimulatedThread, frame: CallFrame) -> BlockingCall:
+        """Execute a frame, and return the value that it returns, or that it yields if it is a generator's.
+
+        Raises:
+            SimulatedError: the frame raises an exception that it does not catch.
+        """
+        thread.frames.append(frame)
+        while True:
+            if thread.pauses or thread.is_abandoned:
+                yield None
+            self.budget.spend()
+            try:
+                value = yield from self._execute_node(thread, frame)
+            except SimulatedError as error:
+                if frame.node.error == NO_NODE:
+                    thread.frames.pop()
+                    raise
+                frame.error, frame.next_node = str(error), frame.node.error
+                continue
+            if value is not None:
+                thread.frames.pop()
+                return value
+
+    def _execute_node(self, thread: SimulatedThread, frame: CallFrame) -> Generator[PendingOperation | None, Any, Value | None]:
+        """Execute the next node of a frame. Return the value with which it leaves the frame, or None."""
         frame.current_node = frame.next_node
         node = frame.node
         if frame.divergences and (number_tables := frame.divergences.pop(frame.current_node, None)):
@@ -258,15 +323,15 @@ class Execution(RankOperations):
         frame.visits[frame.current_node] += 1
         if frame.visits[frame.current_node] > frame.max_visits:
             thread.is_abandoned = True
-            return
+            return None
         frame.next_node = node.next
         match node.kind:
             case "call":
-                self._call(thread, frame, node)
+                yield from self._call(thread, frame, node)
             case "do":
                 self._do(thread, frame, node.tree)
             case "branch":
-                self._branch(thread, frame, node)
+                return self._branch(thread, frame, node)
             case "pick":
                 key = id(frame) if isinstance(node.tree, ast.Return) else id(node.tree)
                 frame.results.pop(key, None)
@@ -277,32 +342,45 @@ class Execution(RankOperations):
                 frame.results.pop(id(node.tree), None)
                 frame.loops[id(node.tree)] = self._start_loop(thread, frame, node.tree.iter)
             case "next":
-                self._next_iteration(thread, frame, node)
+                yield from self._next_iteration(thread, frame, node)
             case "enter":
-                self._enter_with(thread, frame, node)
+                yield from self._enter_with(thread, frame, node)
             case "exit":
-                self._exit_with(thread, frame, node)
-            case "yield":
-                self._yield(thread, frame, node)
-            case "return":
-                self.return_from_call(thread, frame.results.get(id(frame), NONE))
-            case "end":
-                self.return_from_call(thread, NONE)
+                yield from self._exit_with(thread, frame, node)
+            case "yield" if frame.generator is not None:
+                value = self.evaluate(thread, node.tree.value, frame)
+                frame.results[id(node.tree)] = NONE
+                return Unknown(marks=frozenset([DATA_ITEM])) if isinstance(node.tree, ast.YieldFrom) else value
+            case "return" | "end":
+                return self._leave_frame(frame, frame.results.get(id(frame), NONE) if node.kind == "return" else NONE)
             case "raise":
-                self._raise(thread, frame, node)
+                name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
+                thread.raise_step = thread.record(f"raises {name}")
+                raise SimulatedError(name)
             case "reraise":
-                self.raise_exception(thread, frame.error or UNSPECIFIED_ERROR)
+                raise SimulatedError(frame.error or UNSPECIFIED_ERROR)
             case "catch":
-                for kind, name, entry in node.extra:
-                    if self.program.handler_matches(kind, frame.error):
-                        frame.next_node = entry
-                        if name:
-                            frame.names[name] = Unknown()
-                        thread.record(f"handles {frame.error}")
-                        return
-                self.raise_exception(thread, frame.error)
+                self._catch(thread, frame, node)
             case _:
                 pass
+        return None
+
+    @staticmethod
+    def _leave_frame(frame: CallFrame, value: Value) -> Value:
+        """Return the value that a frame returns, and mark its generator as exhausted."""
+        if frame.generator is not None:
+            frame.generator.is_set = True
+        return value
+
+    def _catch(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+        for kind, name, entry in node.extra:
+            if self.program.handler_matches(kind, frame.error):
+                frame.next_node = entry
+                if name:
+                    frame.names[name] = Unknown()
+                thread.record(f"handles {frame.error}")
+                return
+        raise SimulatedError(frame.error)
 
     # Statements.
 
@@ -332,7 +410,8 @@ class Execution(RankOperations):
             case _:
                 pass
 
-    def _branch(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+    def _branch(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> Value | None:
+        """Choose a path of a branch. Return the function's value if both only lead to its end, else None."""
         value = self.evaluate(thread, node.tree, frame)
         is_true = truth(value)
         is_loop = id(node.tree) in frame.graph.tests
@@ -350,8 +429,7 @@ class Execution(RankOperations):
         if is_true is None:
             is_quiet, join, nodes = self.program.region(frame.graph, frame.current_node)
             if is_quiet and self.prune:
-                self._skip(thread, frame, nodes, join, marks_of([value]))
-                return
+                return self._skip(thread, frame, nodes, join, marks_of([value]))
             if is_loop and frame.visits[frame.current_node] > _USUAL_ITERATIONS:
                 is_true = False
                 self._record_truncation(frame, frame.current_node, node, None, _USUAL_ITERATIONS)
@@ -377,6 +455,7 @@ class Execution(RankOperations):
         frame.next_node = node.next if is_true else node.next_if_false
         if is_local:
             self._watch_numbers(thread, frame)
+        return None
 
     def _watch_numbers(self, thread: SimulatedThread, frame: CallFrame) -> None:
         """Record the numbers that are set on one path of a rank-dependent branch."""
@@ -454,12 +533,14 @@ class Execution(RankOperations):
 
     def _skip(
         self, thread: SimulatedThread, frame: CallFrame, nodes: Sequence[GraphNode], join: int | None, marks: frozenset[Any]
-    ) -> None:
-        """Continue where all paths of a branch meet. Variables assigned on them become unknown."""
+    ) -> Value | None:
+        """Continue where all paths of a branch meet. Variables assigned on them become unknown.
+
+        Return the function's value if they meet at its end, else None.
+        """
         if join == len(frame.graph.nodes):
             returned = [self._approximate(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
-            self.return_from_call(thread, Unknown(marks=marks_of(returned) | marks))
-            return
+            return self._leave_frame(frame, Unknown(marks=marks_of(returned) | marks))
         assert join is not None
         assigned = [
             assignment.tree
@@ -497,6 +578,7 @@ class Execution(RankOperations):
             if node.kind == "pick" and not isinstance(node.tree, ast.Return):
                 frame.results[id(node.tree)] = Unknown(marks=marks_of([self._approximate(thread, frame, node.extra)]) | marks)
         frame.next_node = join
+        return None
 
     def _approximate(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
         """Return the value of an expression without executing its calls: results inherit the marks of the arguments."""
@@ -526,23 +608,15 @@ class Execution(RankOperations):
             if isinstance(node.tree, ast.DictComp):
                 collected.exact = False
 
-    def _raise(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
-        name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
-        thread.raise_step = thread.record(f"raises {name}")
-        self.raise_exception(thread, name)
-
     # Loops.
 
-    def _start_loop(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
-        """Return [remaining items or None, remaining iterations, (marks, wrapped value) of an item, is rank-dependent].
-
-        With remaining items, the second entry is whether there are further items that are not followed.
-        """
+    def _start_loop(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> Loop:
+        """Choose the items of a loop."""
         value = self.evaluate(thread, tree, frame)
         if isinstance(value, SyncObject) and value.kind == "generator":
-            return [value]
+            return Loop(generator=value)
         if isinstance(value, SequenceValue) and value.exact and len(value.items) <= MAX_VISITS - 4:
-            return [list(value.items), 0, None, False]
+            return Loop(iter(list(value.items)))
         is_uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, RangeValue) else None
         is_bounded, filling = self._queue_filling(thread)
@@ -561,9 +635,10 @@ class Execution(RankOperations):
                 frame.max_visits = max(frame.max_visits, MAX_VISITS * count)
             if count < stop.value:
                 self._record_truncation(frame, frame.next_node, frame.node, stop.value, count)
-            return [[Const(index, marks=stop.marks) for index in range(count)], count < stop.value, None, LOCAL in stop.marks]
+            indices = (Const(index, marks=stop.marks) for index in range(count))
+            return Loop(indices, is_truncated=count < stop.value, is_uneven=LOCAL in stop.marks)
         marks_of_items = item_marks(value)
-        wrapped_item = value.attributes.get("?items") if isinstance(value, Unknown) else None
+        is_enumerated = isinstance(value, Unknown) and "?items" in value.attributes
         if isinstance(stop, Unknown):
             is_uneven = is_uneven or LOCAL in stop.marks
         # Without an observable effect, all iterations are equal.
@@ -587,7 +662,12 @@ class Execution(RankOperations):
             )
             remaining = options[self.choose(thread, len(options), local=is_uneven, key=key, divergence=divergence)]
         self._record_truncation(frame, frame.next_node, frame.node, None, options[0])
-        return [None, remaining, (marks_of_items, wrapped_item), is_uneven]
+        items = (Unknown(marks=marks_of_items) for _ in range(remaining))
+        return Loop(
+            (SequenceValue([Unknown(), item]) for item in items) if is_enumerated else items,
+            is_truncated=True,
+            is_uneven=is_uneven,
+        )
 
     def _queue_filling(self, thread: SimulatedThread) -> tuple[bool, int]:
         """Return (whether there are bounded queues, iterations that fill them and the threads between them).
@@ -601,125 +681,81 @@ class Execution(RankOperations):
             return result
         return self.queue_bounds.setdefault(thread.position, result)
 
-    def _next_iteration(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
-        state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
-        if isinstance(state[0], SyncObject):
-            self._resume_generator(thread, frame, node, state[0])
-            return
-        items, remaining, item_kind, is_uneven = state
-        if items is None:
-            if not remaining:
-                self._leave_loop(thread, frame, node, is_uneven)
-                return
-            state[1] -= 1
-            marks, wrapped = item_kind
-            item: Value = Unknown(marks=marks)
-            if wrapped is not None:
-                item = SequenceValue([Unknown(), item])
-        elif items:
-            item = items.pop(0)
-        else:
-            self._leave_loop(thread, frame, node, is_uneven)
-            return
-        if is_uneven:
-            self._record_divergence(thread, f"turns once more: {_source_text(node.tree.iter)}")
-        self.assign(thread, node.tree.target, item, frame)
-
-    def _leave_loop(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, is_uneven: bool) -> None:
-        if is_uneven:
-            self._record_divergence(thread, f"has no more of: {_source_text(node.tree.iter)}")
-        frame.loops.pop(id(node.tree), None)
-        frame.next_node = node.next_if_false
-
-    def _resume_generator(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, generator: SyncObject) -> None:
-        """Resume a generator until its next item."""
-        if generator.is_set or generator.owner in thread.frames:
-            self._leave_loop(thread, frame, node, False)
-            return
-        inner: CallFrame = generator.owner
-
-        def on_item(value: Value, *, has_ended: bool) -> None:
-            if has_ended:
-                self._leave_loop(thread, frame, node, False)
-            else:
+    def _next_iteration(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingCall:
+        """Assign the next item of a loop, or leave the loop."""
+        loop = frame.loops.get(id(node.tree), Loop())
+        item = next(loop.items, None)
+        if (generator := loop.generator) is not None and not (generator.is_set or generator.owner in thread.frames):
+            value = yield from self.run_frame(thread, generator.owner)
+            if not generator.is_set:
                 item = SequenceValue([Unknown(), value]) if "enumerated" in generator.flags else value
-                self.assign(thread, node.tree.target, item, frame)
-
-        inner.on_return = functools.partial(on_item, has_ended=True)
-        inner.results[-1] = Const(functools.partial(on_item, has_ended=False))
-        thread.frames.append(inner)
-
-    def _yield(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
-        value = self.evaluate(thread, node.tree.value, frame)
-        if isinstance(node.tree, ast.YieldFrom):
-            value = Unknown(marks=frozenset([DATA_ITEM]))
-        listener = frame.results.get(-1)
-        if frame.generator is None or not isinstance(listener, Const):
-            return
-        frame.results[id(node.tree)] = NONE
-        thread.frames.pop()
-        listener.value(value)
+        source = node.tree.iter
+        if item is None:
+            if loop.is_uneven:
+                self._record_divergence(thread, f"has no more of: {_source_text(source)}")
+            frame.loops.pop(id(node.tree), None)
+            frame.next_node = node.next_if_false
+            return NONE
+        if loop.is_uneven:
+            self._record_divergence(thread, f"turns once more: {_source_text(source)}")
+        self.assign(thread, node.tree.target, item, frame)
+        return NONE
 
     # with.
 
-    def _enter_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+    def _enter_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingCall:
         item: ast.withitem = node.extra
         frame.results.pop(id(item), None)
-        value = self.evaluate(thread, item.context_expr, frame)
+        value = result = self.evaluate(thread, item.context_expr, frame)
         frame.results[id(item)] = value
-
-        def bind_target(result: Value) -> None:
-            if item.optional_vars is not None:
-                self.assign(thread, item.optional_vars, result, frame)
-
         match value:
             case SyncObject() if value.kind == "contextmanager":
-                inner: CallFrame = value.owner
-                inner.on_return = bind_target
-                inner.results[-1] = Const(bind_target)
-                thread.frames.append(inner)
+                result = yield from self.run_frame(thread, value.owner)
             case SyncObject():
-                self.finish_call(thread, sync_objects.call_method(self, thread, value, "__enter__"), bind_target)
+                outcome = sync_objects.call_method(self, thread, value, "__enter__")
+                result = (yield from outcome) if isinstance(outcome, Generator) else value
             case Instance():
-                function = self.attribute(thread, value, "__enter__")
-                if not (isinstance(function, Function) and self.enter(thread, function, [], {}, bind_target)):
-                    bind_target(value)
+                inner = self.new_frame(thread, self.attribute(thread, value, "__enter__"))
+                if inner is not None:
+                    result = yield from self.run_call(thread, inner)
             case Unknown() if value.dotted == "no_sync":
                 thread.no_sync_depth += 1
-                bind_target(value)
             case Unknown() if value.dotted == "no_grad":
                 thread.no_grad_depth += 1
-                bind_target(value)
             case Unknown() if value.dotted == "join":
                 thread.is_abandoned = True  # uneven ranks are what this is for
+                return NONE
             case _:
-                bind_target(value)
+                pass
+        if item.optional_vars is not None:
+            self.assign(thread, item.optional_vars, result, frame)
+        return NONE
 
-    def _exit_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+    def _exit_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingCall:
         value = frame.results.get(id(node.extra))
         match value:
             case SyncObject() if value.kind == "contextmanager":
                 if not value.is_set and value.owner not in thread.frames:
-                    inner: CallFrame = value.owner
-                    inner.on_return = lambda _: None
-                    inner.results[-1] = Const(_ignore)
-                    thread.frames.append(inner)
+                    yield from self.run_frame(thread, value.owner)
             case SyncObject():
-                self.finish_call(thread, sync_objects.call_method(self, thread, value, "__exit__"), _ignore)
+                outcome = sync_objects.call_method(self, thread, value, "__exit__")
+                if isinstance(outcome, Generator):
+                    yield from outcome
             case Instance():
-                function = self.attribute(thread, value, "__exit__")
-                if isinstance(function, Function):
-                    self.enter(thread, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
+                inner = self.new_frame(thread, self.attribute(thread, value, "__exit__"), [Unknown(), Unknown(), Unknown()])
+                if inner is not None:
+                    yield from self.run_call(thread, inner)
             case Unknown() if value.dotted == "no_sync":
                 thread.no_sync_depth -= 1
             case Unknown() if value.dotted == "no_grad":
                 thread.no_grad_depth -= 1
             case _:
                 pass
+        return NONE
 
     # Calls.
 
-    def _call(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+    def _call(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingCall:
         tree: ast.Call = node.tree
         frame.results.pop(id(tree), None)
         callee = self.evaluate(thread, tree.func, frame)
@@ -732,50 +768,49 @@ class Execution(RankOperations):
                 values.append(value)
         keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
 
-        def deliver(value: Value) -> None:
-            if isinstance(value, (Unknown, SequenceValue)) and not value.origin:
-                value.origin = thread.position
-            frame.results[id(tree)] = value
+        value = yield from self._invoke(thread, frame, callee, values, keywords)
+        if isinstance(value, (Unknown, SequenceValue)) and not value.origin:
+            value.origin = thread.position
+        frame.results[id(tree)] = value
+        return value
 
-        self.invoke(thread, frame, callee, values, keywords, deliver)
-
-    def invoke(
-        self,
-        thread: SimulatedThread,
-        frame: CallFrame,
-        callee: Value,
-        values: list[Value],
-        keywords: Keywords,
-        deliver: Deliver,
-    ) -> None:
-        """Call any value."""
+    def _invoke(
+        self, thread: SimulatedThread, frame: CallFrame, callee: Value, values: list[Value], keywords: Keywords
+    ) -> BlockingCall:
+        """Call any value, and return the result."""
+        outcome: CallOutcome = None
         match callee:
             case Function():
-                if self._choose_to_raise(thread, harmless=callee):
-                    return
-                if not self.enter(thread, callee, values, keywords, deliver):
-                    self._call_external(thread, callee, values, keywords, deliver)
+                self._choose_to_raise(thread, harmless=callee)
+                if (inner := self.new_frame(thread, callee, values, keywords)) is not None:
+                    outcome = self.run_call(thread, inner)
             case Class():
-                self.make_instance(thread, callee, values, keywords, deliver)
+                outcome, inner = self.new_instance(thread, callee, values, keywords)
+                if inner is not None:
+                    yield from self.run_call(thread, inner)
             case Instance():
-                call = self.attribute(thread, callee, "__call__")
-                if not (isinstance(call, Function) and self.enter(thread, call, values, keywords, deliver)):
-                    self._call_external(thread, callee, values, keywords, deliver)
+                inner = self.new_frame(thread, self.attribute(thread, callee, "__call__"), values, keywords)
+                if inner is not None:
+                    outcome = self.run_call(thread, inner)
             case Lib():
                 outcome = library_calls.simulate(LibraryCall(self, thread, frame, callee, values, keywords))
-                if not self.finish_call(thread, outcome, deliver):
-                    self._call_external(thread, callee, values, keywords, deliver)
             case Method():
-                if not self.finish_call(thread, self._call_method(thread, callee, values, keywords), deliver):
-                    self._call_external(thread, callee, values, keywords, deliver)
+                outcome = self._call_method(thread, callee, values, keywords)
             case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
-                self._call_ddp_model(thread, callee, values, keywords, deliver)
+                outcome = self._call_ddp_model(thread, callee, values, keywords)
             case _:
-                self._call_external(thread, callee, values, keywords, deliver)
+                pass
+        if isinstance(outcome, Generator):
+            return (yield from outcome)
+        return outcome if outcome is not None else self._call_external(thread, callee, values, keywords)
 
-    def _call_ddp_model(
-        self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Keywords, deliver: Deliver
-    ) -> None:
+    def run_call(self, thread: SimulatedThread, frame: CallFrame) -> BlockingCall:
+        """Execute the frame of a call, and return its value. A call of a generator function makes the generator alone."""
+        if frame.generator is not None:
+            return frame.generator
+        return (yield from self.run_frame(thread, frame))
+
+    def _call_ddp_model(self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Keywords) -> BlockingCall:
         """Call a DistributedDataParallel model. It broadcasts buffers first, unless its last forward pass made no gradients."""
         result = Unknown(marks=_result_marks("", model, values, keywords))
         synchronizes = model.attributes.get("?synchronizes", Const(True))
@@ -784,20 +819,16 @@ class Execution(RankOperations):
         )
         model.attributes["?synchronizes"] = Const(not (is_without_gradients or thread.no_grad_depth))
         if truth(synchronizes):
-            self.finish_call(thread, self.collective(thread, "forward (buffers)"), lambda _: deliver(result))
-        else:
-            deliver(result)
+            yield from self.collective(thread, "forward (buffers)")
+        return result
 
-    def _call_external(
-        self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords, deliver: Deliver
-    ) -> None:
+    def _call_external(self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords) -> Value:
         """Call external code. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
         is_harmless = name in HARMLESS_BUILTINS or dotted.startswith(_HARMLESS_MODULES) or name in _HARMLESS_METHODS
-        if not is_harmless and self._choose_to_raise(thread):
-            return
         if not is_harmless:
+            self._choose_to_raise(thread)
             self.escape([*values, *keywords.values()])
         owner = callee.receiver if isinstance(callee, Method) else callee
         marks = _result_marks(name, owner, values, keywords)
@@ -816,9 +847,9 @@ class Execution(RankOperations):
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
             result.attributes["?of"] = callee.attributes["?of"]
         reads = name in ITEM_READERS and values and isinstance(callee, Method)
-        deliver(self.read_item(owner, values[0], result) if reads else result)
+        return self.read_item(owner, values[0], result) if reads else result
 
-    def _choose_to_raise(self, thread: SimulatedThread, harmless: Function | None = None) -> bool:
+    def _choose_to_raise(self, thread: SimulatedThread, harmless: Function | None = None) -> None:
         """Choose whether a call raises an exception here, and raise it.
 
         Args:
@@ -826,16 +857,15 @@ class Execution(RankOperations):
                 relevant.
         """
         if harmless is not None and not self.program.may_raise(harmless.tree):
-            return False
+            return
         frame = thread.frame
         own_errors = sorted(self.program.errors_raised_by(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
         kinds = [kind for kind in (UNSPECIFIED_ERROR, *own_errors) if self.may_raise(thread, kind)]
         if not kinds or not (choice := self.choose(thread, 1 + len(kinds), local=True)):
-            return False
+            return
         thread.raise_step = thread.record(f"gets an exception from {_source_text(frame.node.tree)}")
         thread.divergences.append((thread.num_collectives, thread.raise_step))
-        self.raise_exception(thread, kinds[choice - 1])
-        return True
+        raise SimulatedError(kinds[choice - 1])
 
     def _call_method(self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Keywords) -> CallOutcome:
         receiver, name = callee.receiver, callee.name
@@ -973,10 +1003,6 @@ def reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
         for name, value in namespace.items()
         if _is_number(value) and not isinstance(getattr(value, "value", None), bool)
     }
-
-
-def _ignore(_: Value) -> None:
-    """Ignore a value."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convtwins_hangs.concurrency import sync_objects, threads
-from convtwins_hangs.concurrency.evaluation import length
 from convtwins_hangs.concurrency.meanings import (
     DDP_CLASSES,
     LOADERS,
@@ -16,7 +15,6 @@ from convtwins_hangs.concurrency.meanings import (
     TENSOR_FACTORIES,
     is_point_to_point,
 )
-from convtwins_hangs.concurrency.ranks import RankOperations
 from convtwins_hangs.concurrency.state import (
     BlockingCall,
     CallFrame,
@@ -24,6 +22,7 @@ from convtwins_hangs.concurrency.state import (
     Keywords,
     OsProcess,
     PendingOperation,
+    SimulatedError,
     SimulatedThread,
 )
 from convtwins_hangs.concurrency.values import (
@@ -48,10 +47,14 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    length,
     marks_of,
     reachable,
     truth,
 )
+
+if TYPE_CHECKING:
+    from convtwins_hangs.concurrency.execution import Execution
 
 _LOCAL = frozenset([LOCAL])
 _EXITS = ("sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort")
@@ -63,7 +66,7 @@ _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "flo
 class LibraryCall:
     """A call of a function or class of a library."""
 
-    execution: RankOperations
+    execution: Execution
     thread: SimulatedThread
     frame: CallFrame
     callee: Lib
@@ -139,8 +142,7 @@ def _fork(call: LibraryCall) -> Value:
 
 def _exit(call: LibraryCall) -> Value:
     call.thread.record("ends the process")
-    call.execution.raise_exception(call.thread, "SystemExit")
-    return NONE
+    raise SimulatedError("SystemExit")
 
 
 def _sleep(_: LibraryCall) -> BlockingCall:
@@ -160,7 +162,7 @@ def _spawn(call: LibraryCall) -> CallOutcome:
             for argument in arguments
         ]
         values = [Const(rank, marks=_LOCAL), *copies]
-        owner = call.execution.start_thread(call.thread, target, values, name, OsProcess(rank), daemon=False)
+        owner = call.execution.start_thread(call.thread, target, values, name, OsProcess(rank))
         owner.key = ("rank",)
         owner.sync_object = SyncObject(kind="thread", name=name, owner=owner)
         ranks.append(owner.sync_object)

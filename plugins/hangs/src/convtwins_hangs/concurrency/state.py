@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -80,6 +80,20 @@ NumberTable = dict[tuple[int, str], tuple[dict[str, Value], Value | None]]
 
 
 @dataclass(eq=False)
+class Loop:
+    """A `for` loop or comprehension that is being executed."""
+
+    items: Iterator[Value] = field(default_factory=lambda: iter(()))
+    """Items that remain."""
+    is_truncated: bool = False
+    """Whether it is followed for fewer iterations than it may have."""
+    is_uneven: bool = False
+    """Whether ranks may have different numbers of iterations."""
+    generator: SyncObject | None = None
+    """Generator of the program that makes the items. None: `items` has them."""
+
+
+@dataclass(eq=False)
 class CallFrame:
     """A stack frame of a simulated call."""
 
@@ -94,7 +108,8 @@ class CallFrame:
     """Index of the node being executed."""
     results: dict[int, Value] = field(default_factory=dict[int, Value])
     """Results of calls and conditional expressions, by the id of their syntax trees."""
-    loops: dict[int, Any] = field(default_factory=dict[int, Any])
+    loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
+    """Loops being executed, by the id of their syntax trees."""
     visits: Counter[int] = field(default_factory=Counter[int])
     outer_names: frozenset[str] = frozenset()
     """Names declared global or nonlocal."""
@@ -105,8 +120,8 @@ class CallFrame:
     max_visits: int = MAX_VISITS
     in_guessed_loop: bool = False
     """Whether the current loop was entered although its test is unknown."""
-    on_return: Callable[[Value], None] = lambda _: None
     generator: SyncObject | None = None
+    """Generator that a call of the function makes. None: it is no generator function."""
 
     @property
     def node(self) -> GraphNode:
@@ -115,7 +130,7 @@ class CallFrame:
     @property
     def in_truncated_loop(self) -> bool:
         """Whether the frame is in a loop that is followed for fewer iterations than it may have."""
-        return self.in_guessed_loop or any(len(loop) > 1 and (loop[0] is None or loop[1]) for loop in self.loops.values())
+        return self.in_guessed_loop or any(loop.is_truncated for loop in self.loops.values())
 
 
 class PendingOperation(NamedTuple):
@@ -131,8 +146,11 @@ class PendingOperation(NamedTuple):
     """Whether the timeout is assumed to be long enough: it expires only if no other thread can run."""
 
 
-BlockingCall = Generator[PendingOperation, Any, Value]
-"""A simulated call that yields each operation it blocks on, receives whether that timed out, and returns its value."""
+BlockingCall = Generator[PendingOperation | None, Any, Value]
+"""Simulated code that yields each operation it blocks on, receives whether that timed out, and returns its value.
+
+It yields None where its thread pauses without blocking.
+"""
 
 CallOutcome = Value | BlockingCall | None
 """Value of a simulated call, or a call that may block. None: the function is unknown."""
@@ -142,7 +160,7 @@ Keywords = Mapping[str, Value]
 
 
 class SimulatedError(Exception):
-    """A simulated call raises an exception. The message is the name of its class."""
+    """The simulated program raises an exception. The message is the name of its class."""
 
 
 @dataclass(eq=False)
@@ -186,9 +204,11 @@ class SimulatedThread:
     """Key that is equal for the same thread of every rank."""
     os_process: OsProcess
     frames: list[CallFrame] = field(default_factory=list[CallFrame])
+    steps: BlockingCall | None = None
+    """The rest of the thread's execution. None: it has nothing to execute."""
     pending: PendingOperation | None = None
-    resume: Callable[[bool], None] = lambda _: None
-    """Continues the call that is pending. The argument is whether its timeout expired."""
+    pauses: bool = False
+    """Whether it pauses before its next node, because a timeout expired. Another thread may go first."""
     preempted: bool = False
     ended: bool = False
     crashed: bool = False

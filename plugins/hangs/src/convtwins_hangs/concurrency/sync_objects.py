@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convtwins_hangs.concurrency import meanings, threads
-from convtwins_hangs.concurrency.calls import Calls
 from convtwins_hangs.concurrency.state import (
     BlockingCall,
     CallOutcome,
@@ -32,6 +31,9 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
+if TYPE_CHECKING:
+    from convtwins_hangs.concurrency.execution import Execution
+
 _TASKS_PER_MAP = 2
 _FIRST_ITERATIONS = 2
 
@@ -40,7 +42,7 @@ _FIRST_ITERATIONS = 2
 class MethodCall:
     """A call of a method of a synchronization object, or of its class."""
 
-    execution: Calls
+    execution: Execution
     thread: SimulatedThread
     sync_object: SyncObject
     name: str
@@ -426,7 +428,7 @@ _NOT_METHODS = frozenset(dir(MethodCall))
 
 
 def make(
-    execution: Calls, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: Marks
+    execution: Any, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: Marks
 ) -> SyncObject | None:
     """Make a lock, queue, thread or other synchronization object. None: the class makes none."""
     if (kind_and_flags := meanings.sync_object_kind(dotted)) is None:
@@ -438,7 +440,7 @@ def make(
 
 
 def call_method(
-    execution: Calls,
+    execution: Execution,
     thread: SimulatedThread,
     sync_object: SyncObject,
     name: str,
@@ -496,10 +498,8 @@ def _submit(call: MethodCall, function: Value, values: Sequence[Value]) -> SyncO
     task = f"task {len(pool.items) + 1}"
     future = SyncObject(kind="future", site=pool.site, name=task)
     name = f"{task} of {pool.title}"
-    owner = call.execution.start_thread(thread, function, values, name, thread.os_process, daemon=False)
+    owner = call.execution.start_thread(thread, function, values, name, thread.os_process)
     future.owner, owner.sync_object = owner, future
-    if owner.frames:
-        owner.frames[0].on_return = functools.partial(setattr, future, "target")
     if pool.size is not None:
         owner.full_pool = pool
     pool.items.append(future)

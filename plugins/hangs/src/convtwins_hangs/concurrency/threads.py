@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from convtwins_hangs.concurrency.evaluation import Evaluator, length
 from convtwins_hangs.concurrency.findings import ConcurrencyFinding
 from convtwins_hangs.concurrency.state import BlockingCall, ExecutionState, PendingOperation, QueueItem, SimulatedThread
-from convtwins_hangs.concurrency.values import LARGE, Const, RangeValue, SequenceValue, SyncObject, Unknown, Value
+from convtwins_hangs.concurrency.values import LARGE, Const, RangeValue, SequenceValue, SyncObject, Unknown, Value, length
+
+if TYPE_CHECKING:
+    from convtwins_hangs.concurrency.evaluation import Evaluator
 
 _PIPE_BYTES = 2**16
 

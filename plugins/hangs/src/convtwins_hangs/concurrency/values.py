@@ -288,3 +288,23 @@ def reachable(roots: Iterable[Value]) -> Iterator[Value]:
                 case _:
                     pass
         level = next_level
+
+
+def derived(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
+    """Return an unknown attribute or result of a value, which is equal for the same value of every rank."""
+    return Unknown(marks=marks, origin=(*value.origin, name) if value.origin else ())
+
+
+def length(value: Value) -> Value:
+    """Return `len(value)`. Repeated calls return the same value."""
+    if isinstance(value, SequenceValue) and value.exact:
+        return Const(len(value.items))
+    if UNEVEN in value.marks:
+        marks = frozenset([LOCAL])
+    else:
+        marks = frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+    if isinstance(value, (Unknown, Instance)):
+        return value.attributes.setdefault("len()", derived(value, "len()", marks))
+    if isinstance(value, RangeValue) and value.stop is not None:
+        return value.stop
+    return derived(value, "len()", marks)
