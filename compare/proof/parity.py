@@ -457,7 +457,7 @@ def recorded_report(recordings: Sequence[RecordedRun], folder: Path) -> Report:
     if len(recordings) > 1:
         largest = max(recording.difference for recording in recordings)
         sentences.append(f"No loss differs from {recordings[0].framework}'s by more than {largest:.1e} of it.")
-    sentences.append("docs/check-us-yourself.md trains on a recording with a plain loop, without this suite.")
+    sentences.append("docs/prove-us-wrong.md trains on a recording with a plain loop, without this suite.")
     return Report(
         title="The serial run, to check it alone",
         name=NAME,
