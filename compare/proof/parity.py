@@ -309,7 +309,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
             f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
         answers=[answer for answer in answers if answer.sentences],
-        table=Table.from_items("rungs", "Rungs that failed", _FAILED_COLUMNS, failed),
+        table=Table.from_items("rungs", "Checks that failed", _FAILED_COLUMNS, failed),
         next=_next(specs, proofs, failed, for_rows=for_rows),
     )
 

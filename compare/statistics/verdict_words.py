@@ -72,15 +72,17 @@ def speedup_verdict(speedup: JudgedRatio | None) -> str | None:
 
 
 def p_value_text(judged: JudgedRatio) -> str:
-    """Return ` (p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
+    """Return ` (by chance in 1.2 % of cases: p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
     p = judged.smaller_p if judged.verdict == "no difference that matters" else judged.p
     if p is None or judged.ratio.p is None:
         return ""
+    cases = "less than 0.1 %" if p < 0.001 else difference_words(p)
+    chance = f"by chance in {cases} of cases: p {p_words(p)}"
     if judged.family == 1:
-        return f" (p {p_words(p)})"
+        return f" ({chance})"
     lost_by_correction = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
     uncorrected = f"; {p_value_words(judged.ratio.p)} by itself" if lost_by_correction else ""
-    return f" (p {p_words(p)} among {judged.family} comparisons{uncorrected})"
+    return f" ({chance} among {judged.family} comparisons{uncorrected})"
 
 
 def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False, subject: str = "they") -> str:
@@ -89,8 +91,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
     if least is None:
         return ""
     return (
-        f" At the noise that {subject} met, a difference of {difference_words(least)} is found in {percent(POWER)} of cases. "
-        "This is an average over what the noise may truly be."
+        f" Times vary from run to run. As much as {subject} varied, a difference of {difference_words(least)} is found in "
+        f"{percent(POWER)} of cases, and a smaller one may be missed. This is an average, because the noise itself is known roughly."
     )
 
 
@@ -105,14 +107,17 @@ def family_words(
     tested_ratios = [ratio for ratio in judged if ratio.p is not None]
     if not tested_ratios:
         return None
-    level, number = percent(CONFIDENCE), tested_ratios[0].family
-    end = " This holds however often repeats are added. So intervals are wider, and p is larger, than one plain t-test gives."
+    risk, level, number = percent(1.0 - CONFIDENCE), percent(CONFIDENCE), tested_ratios[0].family
+    end = (
+        " You may add repeats and look again as often as you like: the risk stays. So intervals are wider, and p is larger, "
+        "than one plain t-test gives."
+    )
     end += f"{resolution_words([ratio.ratio for ratio in tested_ratios], number)}"
     if number == 1:
-        return f"One comparison was tested, at {level} ({tests}).{end}"
+        return f"If both were equal, one would be called faster in at most {risk} of such comparisons ({tests}).{end}"
     return (
-        f"{number} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
-        f"Holm-corrected). Each interval is that of its comparison alone.{end}"
+        f"The risk that any difference named here is not there is at most {risk}, for all {number} comparisons together ({tests}, "
+        f"Holm-corrected). Each interval is {level} sure by itself.{end}"
     )
 
 

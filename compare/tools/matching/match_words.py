@@ -345,7 +345,7 @@ TOLERATED = {
 }
 """Differences that are tolerated in models that hold, see `Match.tolerated_difference`."""
 _MODELS = "{models[0]} and {models[1]}"
-_RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
+_RUNGS_AGREE = "In float64 all {rungs} checks agree: outputs, gradients, updates, and {steps:step} of training."
 
 
 def _tolerating(text: str) -> Template:
@@ -376,9 +376,9 @@ TEMPLATES: dict[str, Template | Below] = {
     "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
     "models_agree": _tolerating(f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}"),
     "models_hold": _tolerating("Yes, but for {but}."),
-    "models_part": "No: they part first at: {rung}.",
+    "models_part": "No: they differ first in: {rung}.",
     "models_part_by_convention": (
-        "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."
+        "No: they differ in {rung} alone. There Keras has a convention of its own: add --accept {accept}."
     ),
     "models_not_judged": (
         "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "

@@ -19,7 +19,7 @@ from tests.support import comparisons
 from tests.support.comparisons import of_rows, row, with_fields, with_plan, with_runs
 from tests.support.statements import in_words
 
-DISAGREE = "THE DIVISIONS DISAGREE"
+DISAGREE = "THE SETTINGS DECIDE WHO IS FASTER"
 EQUAL = comparisons.conditions(row("pytorch"))
 OTHER_LAYOUT = EQUAL | {"layout": "NHWC"}
 BUDGET = SwitchSearchBudget(switches=None, rounds=5, steps=30, configurations=21)
