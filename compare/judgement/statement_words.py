@@ -425,10 +425,10 @@ TEMPLATES: Templates = {
     "not_finished": RowTemplate("{status}: {reason}"),
     "broke_down": RowTemplate("became much worse before it ended", _broke_down, "Scores are those of the end."),
     "guesses": RowTemplate(
-        "no better than guessing, as far as {images} test images tell: the most frequent class alone is right on {chance:.4f}",
+        "no better than guessing, as far as {images} test images tell: always naming one class is right on {chance:.4f}",
         "{accuracy:.4f}",
     ),
-    "oversubscribed": RowTemplate("more replicas than cores, so they take turns on a core", "{replicas} replicas on {cores:core}"),
+    "oversubscribed": RowTemplate("more replicas than cores, so they take turns", "{replicas} replicas on {cores:core}"),
     "fewer_micro_batches": RowTemplate(
         "batches are cut into fewer parts than asked, because all parts must have one size",
         "{parts}, not {requested}",
@@ -445,7 +445,7 @@ TEMPLATES: Templates = {
         _cores_taken,
         _RELY_ON_NO_TIME,
     ),
-    "busy": RowTemplate("the machine with its {logical_cores:logical core} was busy when it began", "load average {load:.1f}"),
+    "busy": RowTemplate("the machine was busy when it began", "load average {load:.1f} on {logical_cores:logical core}"),
     "throttled": RowTemplate(
         "CPUs ended at a lower clock than those of another row, so these times do not compare well",
         "{mhz:.0f} MHz, others {fastest_mhz:.0f}",
@@ -455,10 +455,13 @@ TEMPLATES: Templates = {
     "identical_training": _identical_training,
     "update_rule": (
         "Update rule: one formula of this suite in all frameworks. The frameworks' own rules round differently: with them "
-        "(--set optimizer.native=true) losses differ by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, float64)."
+        "(--set optimizer.native=true) losses differ by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, "
+        "float64)."
     ),
     "spot_check_failed": "Spot checks: NOT AS PLANNED: {row_id}, repeat {repeat}: {faults:;}.",
-    "nothing_recorded": "Spot checks: {runs:timed run} recorded no step: their images lie on a device, or an older version made them.",
+    "nothing_recorded": (
+        "Spot checks: {runs:timed run} recorded no step: their images lie on a device, or an older version made them."
+    ),
     "records_missing": "Spot checks: {records:record} of {runs:timed run} are missing.",
     "spot_checks_passed": _spot_checks_passed,
     "gradients_prove_nothing": "Spot checks: gradients prove nothing: {reason}.",

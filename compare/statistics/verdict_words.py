@@ -72,7 +72,7 @@ def speedup_verdict(speedup: JudgedRatio | None) -> str | None:
 
 
 def p_value_text(judged: JudgedRatio) -> str:
-    """Return ` (by chance in 1.2 % of cases: p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
+    """Return ` (by chance in 1.2 % of cases: p = 0.012 among 4 comparisons)`, or nothing if nothing was tested."""
     p = judged.smaller_p if judged.verdict == "no difference that matters" else judged.p
     if p is None or judged.ratio.p is None:
         return ""
@@ -92,7 +92,7 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
         return ""
     return (
         f" Times vary from run to run. As much as {subject} varied, a difference of {difference_words(least)} is found in "
-        f"{percent(POWER)} of cases, and a smaller one may be missed. This is an average, because the noise itself is known roughly."
+        f"{percent(POWER)} of cases, and a smaller one may be missed. This is an average over what the noise may truly be."
     )
 
 
@@ -116,8 +116,8 @@ def family_words(
     if number == 1:
         return f"If both were equal, one would be called faster in at most {risk} of such comparisons ({tests}).{end}"
     return (
-        f"The risk that any difference named here is not there is at most {risk}, for all {number} comparisons together ({tests}, "
-        f"Holm-corrected). Each interval is {level} sure by itself.{end}"
+        f"The risk that any difference named here is not there is at most {risk}, for all {number} comparisons together "
+        f"({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
     )
 
 

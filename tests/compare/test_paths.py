@@ -1,4 +1,4 @@
-"""The five paths of the README: each page begins with a command, and its `bash` blocks run and end with the exit code that stands there."""
+"""The five paths of the README: each page begins with a command, and its `bash` blocks end with the exit codes on the page."""
 
 import re
 import shlex
