@@ -214,7 +214,7 @@ def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -
 
 
 _RUNG_COLUMNS = (
-    Column("rung", "rung", pick=lambda rung: rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"),
+    Column("rung", "check", pick=lambda rung: rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"),
     Column("model", "model"),
     Column("optimizer", "optimizer"),
     Column("difference", "largest difference", -1, short="differs", pick="max_relative_difference"),
@@ -259,7 +259,7 @@ def report(
         Mark("Same training", headline, "good" if verdict == "proved" else "bad"),
         title="Is it the same training?",
         findings=[("Is it the same training?", sentences)],
-        tables=[Table.from_items("rungs", "Rungs of the ladder", _RUNG_COLUMNS, rungs)],
+        tables=[Table.from_items("rungs", "All checks (rungs)", _RUNG_COLUMNS, rungs)],
         values={"rungs": _records(rungs)},
         screen=_screen(specs, proofs, contestants, for_rows=for_rows),
     )

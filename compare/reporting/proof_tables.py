@@ -15,7 +15,7 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
         proof: a stored `ProofRecord` as plain values.
     """
     columns = (
-        Column("name", "rung"),
+        Column("name", "check"),
         *(Column(name, name) for name in ("framework", "mode", "model", "optimizer", "precision")),
         Column("max_relative_difference", "largest difference", -1),
         Column("step", "step"),
