@@ -609,7 +609,7 @@ def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str
 
 
 def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
-    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    """Name the rows without a reliable time, for the caption of a table. Empty if there are none."""
     names_by_doubt: dict[str, list[str]] = {}
     rows = list(rows)
     for name, summary in rows:

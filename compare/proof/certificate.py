@@ -81,7 +81,7 @@ class Proof(Frozen):
     seconds: float
     """Seconds that the proof took when it was made."""
     made_at: str = ""
-    """Time at which the proof was made: UTC, ISO 8601."""
+    """Time when the proof was made: UTC, ISO 8601."""
     remembered: bool = False
     """Whether the proof was read back from an earlier one with the same code, versions, machine and spec."""
     not_claimed: dict[str, str] = {}

@@ -80,7 +80,7 @@ class Screen:
     """The first screen of a command's report."""
 
     subject: Sequence[str]
-    """Parts of the subject line: what was measured, on which machine. They share a line if they fit."""
+    """Parts of the subject line: what was measured, and where. They share a line if they fit."""
     answers: Sequence[Paragraph] = ()
     chart: Chart | None = None
     table: Table | None = None
