@@ -19,9 +19,7 @@ PROJECT = Path(__file__).parents[2]
 LOOPS: dict[str, str] = dict(
     zip(
         ("pytorch", "tensorflow"),
-        re.findall(
-            r"^```python\n(.*?)^```$", (PROJECT / "docs" / "prove-us-wrong.md").read_text(), re.MULTILINE | re.DOTALL
-        ),
+        re.findall(r"^```python\n(.*?)^```$", (PROJECT / "docs" / "prove-us-wrong.md").read_text(), re.MULTILINE | re.DOTALL),
         strict=True,
     )
 )
