@@ -143,7 +143,7 @@ def _repeat_words(repeats: Sequence[int], *verb: str) -> str:
 def _unplanned(values: Mapping[str, Any]) -> str:
     runs, folder = values["runs"], f"{store.RUNS_FOLDER}/"
     results = count(len(runs), "result")
-    return f"No figure counts {results} in {folder}, because the plan does not ask for them: {wording.listed(runs)}."
+    return f"{results} in {folder} count in no figure, because the plan does not ask for them: {wording.listed(runs)}."
 
 
 def _cores_taken(values: Mapping[str, Any]) -> str:
@@ -355,7 +355,7 @@ def _inexact_mode(values: Mapping[str, Any]) -> str:
     if "staleness" in values:
         parts.append(
             Fields().format(
-                "its {pushes} gradients were of weights {mean:.2f} updates old on average, {most} at most; "
+                "over {pushes} pushes, gradients were of weights {mean:.2f} updates old on average, {most} at most; "
                 "{waiting_seconds:.2f} s of waiting",
                 **values["staleness"],
             )

@@ -72,17 +72,15 @@ def speedup_verdict(speedup: JudgedRatio | None) -> str | None:
 
 
 def p_value_text(judged: JudgedRatio) -> str:
-    """Return ` (by chance in 1.2 % of cases: p = 0.012 among 4 comparisons)`, or nothing if nothing was tested."""
+    """Return ` (p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
     p = judged.smaller_p if judged.verdict == "no difference that matters" else judged.p
     if p is None or judged.ratio.p is None:
         return ""
-    cases = "less than 0.1 %" if p < 0.001 else difference_words(p)
-    chance = f"by chance in {cases} of cases: p {p_words(p)}"
     if judged.family == 1:
-        return f" ({chance})"
+        return f" (p {p_words(p)})"
     lost_by_correction = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
     uncorrected = f"; {p_value_words(judged.ratio.p)} by itself" if lost_by_correction else ""
-    return f" ({chance} among {judged.family} comparisons{uncorrected})"
+    return f" (p {p_words(p)} among {judged.family} comparisons{uncorrected})"
 
 
 def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False, subject: str = "they") -> str:
@@ -109,6 +107,7 @@ def family_words(
         return None
     risk, level, number = percent(1.0 - CONFIDENCE), percent(CONFIDENCE), tested_ratios[0].family
     end = (
+        " p says how often two equal ones would show such a difference by chance: 0.01 is once in 100 comparisons."
         " You may add repeats and look again as often as you like: the risk stays. So intervals are wider, and p is larger, "
         "than one plain t-test gives."
     )
@@ -116,8 +115,8 @@ def family_words(
     if number == 1:
         return f"If both were equal, one would be called faster in at most {risk} of such comparisons ({tests}).{end}"
     return (
-        f"The risk that any difference named here is not there is at most {risk}, for all {number} comparisons together "
-        f"({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
+        f"{number} comparisons were made: the risk that any difference named here is not there is at most {risk}, for all "
+        f"together ({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
     )
 
 

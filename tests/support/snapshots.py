@@ -14,8 +14,8 @@ from compare.reporting.document import Report
 from compare.reporting.screen import MAX_LINES
 
 WIDTHS = (80, 100, 120, 200)
-SPECIAL = re.compile(r"\brungs?\b|\bdivisions?\b|\bHolm|\(p [=<]", re.IGNORECASE)
-"""Words that stand behind `--full`. A p-value stands behind plain words."""
+SPECIAL = re.compile(r"\brungs?\b|\bdivisions?\b|\bHolm", re.IGNORECASE)
+"""Words that stand behind `--full`."""
 FOLDER = Path("results/made")
 """Stands for the folder of a report's files."""
 

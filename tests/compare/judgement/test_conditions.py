@@ -211,7 +211,7 @@ def test_divisions_that_disagree_are_told_in_the_first_lines(snapshot: SnapshotA
     assert first.startswith(DISAGREE) and first == snapshot
     report = comparison_report.report(judged, Path("out"))
     assert report.screen is not None
-    assert [answer.sentences for answer in report.screen.answers if answer.label == "Divisions"] == [[first]]
+    assert [answer.sentences for answer in report.screen.answers if answer.label == "Settings"] == [[first]]
     page = report.to_markdown()
     assert page.count(tables.escaped(first)) == 1 and page.index(tables.escaped(first)) < page.index("## ")
 

@@ -21,7 +21,7 @@ from compare.tools.regression.records import Criteria, metrics_named
 from tests.support import comparisons
 
 PAGE = Path(__file__).parents[3] / "docs" / "reading-a-report.md"
-_TABLE = re.compile(r"^\| figure \|.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(r"^\| figure \|.*?(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 
 
 def joules(run: RunResult) -> float:
