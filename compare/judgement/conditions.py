@@ -65,7 +65,7 @@ DIVISION_WORDS = {
     "open": f"{PLAIN_WORDS['open']} (open division)",
     "neither": f"{PLAIN_WORDS['neither']} (neither closed nor open division)",
 }
-"""The same with the name of the division."""
+"""Words for each kind of division, with its name."""
 
 
 class ComparisonDivision(NamedTuple):
