@@ -26,7 +26,9 @@ EXAMPLE = DOCS / "example"
 PAGE = DOCS / "reading-a-report.md"
 PICTURE = "seconds_per_epoch.png"
 RUN = ("run", "--preset", "digits", "--modes", "serial", "--cores", "1", "--repeats", "5", "--out", "example")
-_BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(bash)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+REFERENCE = "\n## The files of a report\n"
+"""Behind this heading the page quotes no report."""
 
 
 def main() -> None:
@@ -69,13 +71,14 @@ def renewed(page: str, printed: str) -> str:
     sections = re.split(r"\n\n(?=\S)", "\n".join(line.rstrip() for line in printed.splitlines()))
     # The first screen and the heading have no title. They begin with the names of the model and the data.
     titled = {_title(section): section for section in sections}
-    return _BLOCK.sub(lambda block: f"```\n{titled[_title(block[1])].rstrip()}\n```", page)
+    return _BLOCK.sub(lambda block: block[0] if block[1] else f"```\n{titled[_title(block[2])].rstrip()}\n```", page)
 
 
 def stale(page: str) -> set[str]:
     """The decimal numbers in a page's sentences that none of its blocks holds."""
-    blocks = " ".join(_BLOCK.findall(page))
-    return {number for number in re.findall(r"\d+\.\d+", _BLOCK.sub("", page)) if number not in blocks}
+    quoting = page.partition(REFERENCE)[0]
+    blocks = " ".join(text for _, text in _BLOCK.findall(quoting))
+    return {number for number in re.findall(r"\d+\.\d+", _BLOCK.sub("", quoting)) if number not in blocks}
 
 
 def _title(section: str) -> str:

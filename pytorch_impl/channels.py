@@ -22,7 +22,7 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: s
     Args:
         model: its weights are not loaded yet.
         replicas: share the model.
-        memory_format: value of the switch: the format in which activations and their gradients are sent.
+        memory_format: value of the switch: the format where activations and their gradients are sent.
 
     Returns:
         The split model. Layers keep their names.

@@ -14,7 +14,7 @@ from pytorch_impl.parallel import group
 
 
 def rank_collectives() -> Collectives:
-    """Return the collectives with which the ranks of this run exchange tensors."""
+    """Return the collectives that exchange tensors among the ranks of this run."""
     # Twin: torch's stages and slices are ranks, which send to each other. TensorFlow's are devices of one graph.
     return Collectives(_all_reduce, _send)
 

@@ -102,7 +102,7 @@ def _gather(model: nn.Module, name: str, local_parts: Callable[[torch.Tensor], l
 
 
 def _to_input_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return a canonical array with its inputs in the order in which a user's own model flattens an image."""
+    """Return a canonical array with its inputs in the order that a user's own model flattens an image."""
     return recording.to_native(array, name.rpartition(".")[2], getattr(holder, "input_order", None))
 
 

@@ -18,7 +18,7 @@ from tensorflow_impl import models
 
 # Twin: a graph computes later what its layers compute. torch's functions are watched as they are called.
 class DecisionRecorder:
-    """A context in which the ReLUs and max-poolings of a model also return what they let pass, or their input.
+    """A context where the ReLUs and max-poolings of a model also return what they let pass, or their input.
 
     A ReLU's output is above zero where its input is. The input itself is not watched: then its layer could not be computed in
     one kernel with the ReLU, as in other steps, and a value next to zero would be rounded differently.

@@ -11,7 +11,7 @@ from tensorflow_impl.parallel import group
 
 
 def rank_collectives() -> Collectives:
-    """Return the collectives with which the ranks of this run exchange tensors."""
+    """Return the collectives that exchange tensors among the ranks of this run."""
     group.all_ranks()  # Twin: the strategy must be there before any tensor. torch's ranks have met in `rendezvous`.
     # Twin: TensorFlow's stages and slices are devices of one graph. torch's are ranks, which send to each other.
     return Collectives(_all_reduce, None)

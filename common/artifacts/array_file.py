@@ -24,7 +24,7 @@ def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], max_arrays
     Args:
         path: the safetensors file.
         arrays: (name, array). Names are unique.
-        max_arrays: upper bound of their number, for which the header reserves space.
+        max_arrays: upper bound of their number, which the header reserves space for.
     """
     header: dict[str, dict[str, Any]] = {}
     header_bytes = 8 * -(-_HEADER_BYTES * (max_arrays + 1) // 8)

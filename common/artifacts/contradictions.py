@@ -14,7 +14,7 @@ _ROUNDING = 1e-6
 _LEAST_STEP_SECONDS = 1e-6
 """Seconds that every step takes at least, whatever the model: requesting its batch in Python takes longer."""
 _OWN_CLOCK_SECONDS = 1e-3
-"""Seconds by which a rank's own clock may differ from that of all ranks in an epoch, see `common.training.timing`."""
+"""Largest difference in seconds of a rank's own clock to that of all ranks in an epoch, see `common.training.timing`."""
 _HOST_CLOCKS = 1e-3
 """Relative difference that is allowed between the clocks of several hosts."""
 _TICK_SECONDS = 0.1

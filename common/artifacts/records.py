@@ -84,7 +84,7 @@ def read(
 
 
 def _parse_version(text: bytes, model: type[_Record], version: int | None) -> _Record | None:
-    """Parse a record whose checksum fits. None if `read` must look for what is wrong."""
+    """Parse a record whose checksum fits. None if `read` must look for the fault."""
     try:
         record = model.model_validate_json(text)
     except pydantic.ValidationError:

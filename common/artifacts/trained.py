@@ -44,7 +44,7 @@ class Card(Finite):
     pixel_mean: tuple[float, float, float]
     """Value that is subtracted from each channel, for pixels in 0..1."""
     pixel_std: tuple[_Above0, _Above0, _Above0]
-    """Value by which each channel is then divided."""
+    """Divisor of each channel."""
     precision: Precision
     spec_hash: str
     """`Spec.digest` of the training run."""

@@ -1,4 +1,4 @@
-"""The data types of a data set, and the errors with which it is refused."""
+"""The data types of a data set, and the errors that refuse it."""
 
 from __future__ import annotations
 

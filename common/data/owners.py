@@ -291,7 +291,7 @@ def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
 
 
 def _join(thread: threading.Thread) -> None:
-    """Wait for a thread to end, unless it is the one that waits."""
+    """Wait for a thread to end, unless it waits itself."""
     if thread is not threading.current_thread():
         thread.join()
 

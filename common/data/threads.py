@@ -23,7 +23,7 @@ class ThreadLimits:
 
     threads: int = field(default_factory=available_cores)
     batch_bytes: int = 16 * 2**20
-    """Bytes of a task's items from which on it gets no further item."""
+    """Bytes of a task's items where it gets no further item."""
 
 
 def ordered(

@@ -29,7 +29,7 @@ def in_words(code: dict[str, Any]) -> str:
 
 
 def git_environment() -> dict[str, str]:
-    """Return this process's environment without the variables by which git tells its hooks which repository they run in."""
+    """Return this process's environment without the variables of git that name the repository of a hook."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from common.machine import plugins
 
 PYTHONS = ("3.11", "3.14")
-"""The lowest version of Python that is supported, and the first later one that is not. A test compares pyproject.toml."""
+"""The lowest supported version of Python, and the first later one without support. A test compares pyproject.toml."""
 
 REQUIRED = (
     "numpy", "pillow", "pooch", "platformdirs", "filelock", "safetensors", "dask", "distributed", "simplejpeg", "scikit-learn",
@@ -87,7 +87,7 @@ def describe_unsupported(supported: Mapping[str, Sequence[str]], versions: Mappi
     """Return why these versions cannot be used, or None if they can.
 
     Args:
-        supported: name: (the lowest version, the first later one that is not supported).
+        supported: name: (the lowest version, the first later version without support).
         versions: name: the installed version. None: not installed.
     """
     for name, (lowest, beyond) in supported.items():

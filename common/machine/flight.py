@@ -119,7 +119,7 @@ class Flight(NamedTuple):
     taken_ns: int
     """Time of the reading on the clock of the records, in nanoseconds."""
     records: list[ExchangeRecord]
-    """Exchanges in the order in which they began."""
+    """Exchanges in the order that they began."""
 
     @classmethod
     def from_json(cls, received: Any) -> Flight:

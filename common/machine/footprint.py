@@ -31,7 +31,7 @@ class Thread(NamedTuple):
     state: str
     cpu_seconds: float
     core_wait_seconds: float
-    """Seconds in which it was runnable, but others had the cores or a quota was used up. 0 where the kernel does not count."""
+    """Seconds when it was runnable, but others had the cores or a quota was used up. 0 where the kernel does not count."""
     voluntary_switches: int
     """Context switches because the thread had to wait."""
     involuntary_switches: int
@@ -109,7 +109,7 @@ def blocked_in(pid: int, thread: int) -> str:
 
 
 def throttled_seconds(pid: int) -> float:
-    """Return the seconds in which a process's control group had used up its quota. 0: no quota, or not known."""
+    """Return the seconds when a process's control group had used up its quota. 0: no quota, or not known."""
     for group in _control_groups(pid, "cpu"):
         counts = dict(line.split() for line in _text(f"{group}/cpu.stat").splitlines())
         if "throttled_usec" in counts or "throttled_time" in counts:

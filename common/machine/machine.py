@@ -90,7 +90,7 @@ def cpu_budget(cores: int, allowed: Iterable[int] | None = None, topology: Path 
     Args:
         cores: number of CPUs.
         allowed: CPUs to choose from. None: those that this process may use.
-        topology: folder in which the system says which CPUs are threads of one physical core.
+        topology: folder where the system says which CPUs are threads of one physical core.
     """
     if allowed is None:
         if not hasattr(os, "sched_getaffinity"):
@@ -345,7 +345,7 @@ def host_digest(file: Path = _HOST_FILE) -> str | None:
 
 
 def cpu_flags() -> list[str]:
-    """Return the instruction sets of the processor (`avx512f`, `amx_bf16` ...), by which libraries choose their kernels.
+    """Return the instruction sets of the processor (`avx512f`, `amx_bf16` ...), that libraries choose their kernels by.
 
     Empty where the system does not say.
     """

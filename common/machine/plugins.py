@@ -26,7 +26,7 @@ _METADATA = ("dist-info", "egg-info")
 
 
 def entry_values(group: str) -> dict[str, str]:
-    """Return the values of a group's entry points, by name. Of two packages with the same name, the first on the path counts.
+    """Return the values of a group's entry points, by name. If two packages have the same name, the first on the path counts.
 
     The list of commands needs them. Importing `importlib.metadata` would take as long as half of that list.
     """

@@ -10,7 +10,7 @@ import tempfile
 def why_no_worker_processes() -> str | None:
     """Return a sentence on what worker processes lack here. None: they can be started.
 
-    Without a semaphore they end with a traceback. Without a socket a process waits for a message that nobody can send.
+    Without a semaphore they end with a traceback. A process without a socket waits for a message that nobody can send.
     """
     try:
         multiprocessing.get_context("fork").Lock()  # its name is gone at once

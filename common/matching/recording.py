@@ -145,7 +145,7 @@ class LayerRecorder:
         return array.shape == other.shape != native.shape
 
     def _find_layout(self, array: Array, channels_first: bool) -> bool | None:
-        """Return whether values are a recorded image in the other layout. The last one that fits counts. None: none fits."""
+        """Return whether values are a recorded image in the other layout. The last fitting one counts. None: none fits."""
         for image in reversed(self._images):
             native, other = _layouts(image, channels_first)
             if _is_equal(native, array):

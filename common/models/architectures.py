@@ -179,7 +179,7 @@ class Opaque:
     """[H, W, C] of its input image. With one channel it takes the first one."""
     num_outputs: int
     layers: tuple[Native | BatchNorm | Dropout, ...]
-    """Layers with arrays, in the order in which they run."""
+    """Layers with arrays, in the order that they run."""
     outputs: tuple[tuple[int, ...], ...]
     """Shapes of the outputs of `layers` for one example."""
     again: tuple[tuple[str, tuple[int, ...]], ...] = ()

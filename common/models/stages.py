@@ -58,7 +58,7 @@ class PipelineOperation(NamedTuple):
 def cut(architecture: Architecture, num_stages: int) -> tuple[Stage, ...]:
     """Cut a model into stages: every layer once, in order, weights in each.
 
-    The largest stage has as few forward operations as possible. Of such cuts, the one that sends the fewest values wins.
+    The largest stage has as few forward operations as possible. The cut that sends the fewest values wins.
     A layer with branches is divided only if that makes the largest stage smaller by `MIN_DIVISION_GAIN`, or if there are too
     few layers otherwise. Then several tensors are sent: outputs of its branches, and its input if later branches need it.
     """
@@ -99,7 +99,7 @@ def cut_at(architecture: Architecture, bounds: Sequence[CutPoint]) -> tuple[Stag
 
 
 class CutPoint(NamedTuple):
-    """A point at which a model can be cut."""
+    """A point where a model can be cut."""
 
     layer: int
     """Index of the layer that the cut is in front of or inside."""
@@ -116,7 +116,7 @@ class CutPoint(NamedTuple):
 
 
 def cut_points(architecture: Architecture) -> Iterator[CutPoint]:
-    """Yield all points at which a model can be cut, in order, both ends included."""
+    """Yield all points where a model can be cut, in order, both ends included."""
     size = architecture.image_size
     shape: tuple[int, ...] = (size, size, 3)
     flops = weighted_layers = 0

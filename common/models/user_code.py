@@ -42,7 +42,7 @@ _LIBRARY_FOLDERS = tuple(
 _IMPORTED: set[str] = set()
 """Users' modules that this process imported or tried to import."""
 _DYNAMIC_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
-"""Names with which a module can define other names at run time. A module without them defines only names in its text."""
+"""Names that let a module define other names at run time. A module without them defines only names in its text."""
 
 
 def module(model: str) -> ModuleType:

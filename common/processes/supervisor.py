@@ -173,7 +173,7 @@ def _root_cause(running: Sequence[RunningProcess], first: tuple[int, int]) -> tu
     """Return (code, index) of the process that ended the run and so the others. A signal comes before an exit code.
 
     SIGABRT comes last: gloo ends a rank with it when the rank's partner is gone. A signal may be seen later than its effects:
-    that of another host, or one that a rank takes itself before it ends.
+    that of another host, or a rank's own before it ends.
 
     Args:
         running: all processes.

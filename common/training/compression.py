@@ -40,7 +40,7 @@ def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list
     Args:
         sizes: number of values of each trainable parameter, in canonical order.
         itemsize: bytes of a value.
-        bucket_mib: size in MiB at which a bucket is full. Its last parameter may exceed it.
+        bucket_mib: size in MiB where a bucket is full. Its last parameter may exceed it.
 
     Returns:
         The positions in `sizes`, bucket by bucket.

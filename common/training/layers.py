@@ -118,7 +118,7 @@ def concatenated_shapes(architecture: Architecture, shape: tuple[int, ...]) -> l
 
 
 def refuse_switches(switches: Mapping[str, Any], required: Mapping[str, Any]) -> None:
-    """Refuse switches with which a step is more than its layers.
+    """Refuse switches that make a step more than its layers.
 
     Args:
         switches: values of all switches in a run.

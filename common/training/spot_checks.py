@@ -39,7 +39,7 @@ PARTS = 3
 
 
 def strata(plan: BatchPlan) -> list[npt.NDArray[np.int64]]:
-    """Return the strata of the run's steps, from 0, of which one step each is drawn: three thirds, and all short batches.
+    """Return the strata of the run's steps, from 0. One step of each is drawn: three thirds, and all short batches.
 
     The first step of the run is in none of them: a framework builds in it. With an input that prepares batches ahead, a record
     costs the next timed steps too. If that is more than one in LEAST_TIMED of an epoch, there are no strata.

@@ -37,10 +37,10 @@ class Mismatch(NamedTuple):
 
 
 def mismatch(ranks: Sequence[Rank]) -> Mismatch | None:
-    """Return the first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
+    """Return the first exchange that does not match, or the exchange of all waiting ranks. None: no rank is in one.
 
     An exchange that differs between ranks comes first. The next is an exchange that one rank waits in and another has not
-    begun. Of several such, it is the one whose missing rank does not wait itself, else the one begun first.
+    begun. If there are several, it is the one whose missing rank does not wait itself, else the one begun first.
     """
     exchanges = [exchange for exchange in _align(ranks) if exchange.differs or exchange.waiting]
     # Who sends goes on meanwhile.

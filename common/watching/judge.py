@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 MAX_IDLE_CORES = 0.05
 """Maximum cores that threads use which only wait and poll."""
 MAX_IDLE_ACTIVE_FRACTION = 0.5
-"""Maximum fraction of the time in which a stuck process is active. A busy one is always active, even if it gets few cores."""
+"""Maximum fraction of the time when a stuck process is active. A busy one is always active, even if it gets few cores."""
 
 
 class ResourceUse(Protocol):
@@ -53,7 +53,7 @@ def is_idle(looks: Sequence[ResourceUse], seconds: float) -> bool:
 
 
 class ProcessState(NamedTuple):
-    """The state of a process at one moment, as far as it is known."""
+    """The state of a process at one moment, if it is known."""
 
     name: str
     is_halted: bool = False
@@ -62,7 +62,7 @@ class ProcessState(NamedTuple):
     stands_still: bool = False
     """Whether it made no progress for the patience, and was idle or only waited."""
     waits_for_others: bool | None = None
-    """Whether its stack is inside an exchange. None: it cannot be told, or it may wait for one that works."""
+    """Whether its stack is inside an exchange. None: it cannot be told, or it may wait for a working process."""
     is_missing: bool = False
     """Whether it has not come to an exchange that others wait in, by the records of the exchanges."""
     unanswered_peer: str = ""

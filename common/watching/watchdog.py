@@ -261,7 +261,7 @@ class Watchdog:
         return self._hang(blame, self._reason(alone, patience))
 
     def halted(self) -> Hang | None:
-        """Return a hang if a process is stopped or silent now. Another that noticed it and ended by itself is not to blame."""
+        """Return a hang if a process is stopped or silent now. Another that noticed it and ended on its own is not to blame."""
         for view in self._views:
             view.update(0.0)
         blame = judge([ProcessState(view.member.name, is_halted=view.halted is not None) for view in self._views])
@@ -377,7 +377,7 @@ class _TargetState:
         """Reason why it cannot go on, for messages."""
         self.halted_seconds = 0.0
         self.waited_at: Marks | None = None
-        """Marks at which it was found to wait for others."""
+        """Marks where it was found to wait for others."""
         self._cpu_seconds: float | None = None
         self._looks: deque[_Look] = deque()
         """Resource use since the last progress."""

@@ -96,7 +96,7 @@ def request_for_rows(
     """Return the request for rows that are laid out already, with the settings of a plan.
 
     Args:
-        twins: the contestants. None: those of the plan, none of which has described itself.
+        twins: the contestants. None: those of the plan, before any has described itself.
     """
     twins = twins or Twins(dict.fromkeys(row.contestant for row in rows), plan.settings.contestants)
     available_rows = [row.model_copy(update={"unavailable": None}) for row in rows]

@@ -16,7 +16,7 @@ from compare.results.store import Comparison, ReplacedRun, StoredComparison
 
 
 def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:
-    """Return the good runs of every repeat in which other work disturbed a good run."""
+    """Return the good runs of every repeat where other work disturbed a good run."""
     good = {row.id: finished_runs(stored, row) for row in stored.comparison.rows}
     repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbing_cores(run) is not None}
     previous_numbers = {

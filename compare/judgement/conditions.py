@@ -51,13 +51,21 @@ INPUT_CONDITIONS = ("threads", "mechanism", "data", "allocator")
 
 NOT_RECORDED = "not recorded"
 
-DIVISION_WORDS = {
-    "closed": "equal conditions (closed division)",
-    "open": "each one's best switches (open division)",
-    "neither": "unequal conditions (neither closed nor open division)",
-    "not known": "conditions that are not known",
+PLAIN_WORDS = {
+    "closed": "equal settings",
+    "open": "each one's best settings",
+    "neither": "unequal settings",
+    "not known": "settings that are not known",
 }
 """Words for each kind of division, behind "with"."""
+
+DIVISION_WORDS = {
+    **PLAIN_WORDS,
+    "closed": f"{PLAIN_WORDS['closed']} (closed division)",
+    "open": f"{PLAIN_WORDS['open']} (open division)",
+    "neither": f"{PLAIN_WORDS['neither']} (neither closed nor open division)",
+}
+"""Words for each kind of division, with its name."""
 
 
 class ComparisonDivision(NamedTuple):
@@ -70,6 +78,11 @@ class ComparisonDivision(NamedTuple):
     @property
     def words(self) -> str:
         return f"{DIVISION_WORDS[self.kind]}: {self.detail}" if self.detail else DIVISION_WORDS[self.kind]
+
+    @property
+    def plain_words(self) -> str:
+        """The words without the name of the division, for the first screen."""
+        return f"{PLAIN_WORDS[self.kind]}: {self.detail}" if self.detail else PLAIN_WORDS[self.kind]
 
 
 def row_conditions(stored: StoredComparison, row: Row) -> dict[str, str]:

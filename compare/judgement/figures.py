@@ -1,7 +1,7 @@
 """Every figure of a row, declared once: where it comes from, and where it is shown.
 
 The values of `Summary`, the columns of a comparison's tables, `runs.csv`, the metrics of `regress` and `history`, the JSON and
-docs/figures.md follow from the list here.
+docs/reading-a-report.md follow from the list here.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
 def first_loss_tolerance(stored: StoredComparison, precision: str) -> float:
     """Largest relative difference that the first losses of two frameworks may have.
 
-    In float32 a deep network rounds by more than a shallow one. Where losses differ by more than a shallow one's, the first
+    In float32 a deep network rounds by more than a shallow one. If losses differ by more than a shallow one's, the first
     loss is judged by a tolerance of the arithmetic, each framework against the referee, see `spot_checks.first_losses`. Two
     frameworks that passed differ by the sum of theirs at most.
     """

@@ -120,7 +120,7 @@ def _fewer_replicas(values: Mapping[str, Any]) -> str:
 def _nothing_timed(values: Mapping[str, Any]) -> str:
     batch, images = values["batch"], values["images"]
     large = f"a batch of {batch} is larger than the training split of {images}, and " if batch > images > 0 else ""
-    return f"no epoch time can be told: {large}the first step of a run is not timed, and there was no other"
+    return f"no epoch could be timed: {large}the first step of a run is not timed, and there was no other"
 
 
 def _broke_down(values: Mapping[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _repeat_words(repeats: Sequence[int], *verb: str) -> str:
 def _unplanned(values: Mapping[str, Any]) -> str:
     runs, folder = values["runs"], f"{store.RUNS_FOLDER}/"
     results = count(len(runs), "result")
-    return f"{results} in {folder} that the plan does not ask for and no figure counts: {wording.listed(runs)}."
+    return f"{results} in {folder} count in no figure, because the plan does not ask for them: {wording.listed(runs)}."
 
 
 def _cores_taken(values: Mapping[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _cores_taken(values: Mapping[str, Any]) -> str:
 def _not_interleaved(values: Mapping[str, Any]) -> str:
     return (
         f"{_repeat_words(values['repeats'])}: not all runs were made in turn. Up to {values['hours']:.1f} hours lie between "
-        "them. Runs so far apart are in no ratio: they did not meet the same machine."
+        "them. Runs so far apart are not compared, because the machine may have changed meanwhile."
     )
 
 
@@ -164,16 +164,16 @@ def _set_apart(values: Mapping[str, Any]) -> str:
 def _made_again(values: Mapping[str, Any]) -> str:
     disturbed = [f"{run['row']}, repeat {run['repeat']}: {run['cores_taken']:.2f}" for run in values["disturbed"]]
     ratios = [
-        f"{ratio['slow']} over {ratio['fast']}: {ratio['before']:.3f} in {count(ratio['pairs'], 'replaced pair')}, "
+        f"{ratio['slow']} over {ratio['fast']}: {ratio['before']:.3f} in the {count(ratio['pairs'], 'old pair')}, "
         f"{ratio['now']:.3f} now"
         for ratio in values["ratios"]
     ]
     before = f" Ratios of epoch seconds in these repeats: {'; '.join(ratios)}." if ratios else ""
     return (
         f"{_repeat_words(values['repeats'], 'was', 'were')} made again with all rows (--again disturbed), "
-        f"{count(values['runs'], 'run')} in all. Other work had taken cores of {len(disturbed)} of them "
-        f"({wording.listed(disturbed)}). Of the old runs, pairs that were both undisturbed stay in ratios, and no other figure "
-        f"has them. They are kept in runs/*.replaced*.{before}"
+        f"{count(values['runs'], 'run')} in all. Other work had taken cores from {len(disturbed)} of the old runs "
+        f"({wording.listed(disturbed)}). Two old runs of a repeat still count in ratios if nothing disturbed either of them. "
+        f"No other figure uses the old runs. They are kept in runs/*.replaced*.{before}"
     )
 
 
@@ -187,31 +187,36 @@ def _other_versions(values: Mapping[str, Any]) -> str:
 
 def _identical_training(values: Mapping[str, Any]) -> str:
     reason = values["reason"].rstrip(".")
+    plain = {"proved": " (both compute the same, up to rounding)", "not proved": " (they may be two different trainings)"}
+    verdict = f"{values['verdict']}{plain.get(values['verdict'], '')}"
     if "some_rows_proved" not in values:
-        return f"Identical training: {values['verdict']}: {reason}."
+        return f"Identical training: {verdict}: {reason}."
     rows = "Not every row is proved as it is timed: the table says which" if values["some_rows_proved"] else ""
-    return f"Identical training: {values['verdict']}: {reason}. {rows or 'No row is proved as it is timed'}."
+    return f"Identical training: {verdict}: {reason}. {rows or 'No row is proved as it is timed'}."
 
 
 def _spot_checks_passed(values: Mapping[str, Any]) -> str:
-    again = f" The referee computed loss and gradients of {values['recomputed']} of them again: they agree."
-    images = f" Every example, label and pixel of {count(values['epochs'], 'epoch')} is the plan's."
+    again = (
+        " A third program, the referee in plain NumPy, computed loss and gradients of "
+        f"{values['recomputed']} of them again, and they agree."
+    )
+    images = f" Every image, pixel and label of {count(values['epochs'], 'epoch')} was as planned."
     return (
-        f"Spot checks: {count(values['steps'], 'step')} of {count(values['runs'], 'timed run')}, drawn while they ran, had the "
-        f"batch, learning rate and update of the plan.{again * bool(values['recomputed'])}{images * bool(values['epochs'])}"
+        f"Spot checks: {count(values['steps'], 'step')} of {count(values['runs'], 'timed run')} were drawn by chance and "
+        f"recorded. All had the planned batch, learning rate and update."
+        f"{again * bool(values['recomputed'])}{images * bool(values['epochs'])}"
     )
 
 
 def _first_losses(values: Mapping[str, Any]) -> str:
     verdict = {
-        True: "agrees",
-        None: "within what rounding may do here, which is too much to tell",
-        False: "DOES NOT AGREE: figures do not compare",
+        True: "the first losses agree",
+        None: "the first losses differ by no more than rounding may do here, which is too much to tell",
+        False: "THE FIRST LOSSES DO NOT AGREE, so do not compare the figures",
     }[values["agree"]]
     differ = f"differ between the {values['between']} by at most {values['difference']:.1e} (relative; {values['mode']})"
     losses = differ if values["difference"] else f"are the same number in all {values['between']}"
-    tolerance = f"tolerance {values['tolerance']:.0e}"
-    return f"Timed configuration: {verdict}: the first {values['precision']} losses {losses}, {tolerance}."
+    return f"Timed runs: {verdict}: in {values['precision']} they {losses}, and {values['tolerance']:.0e} is allowed."
 
 
 def _scores_differ(values: Mapping[str, Any]) -> str:
@@ -220,8 +225,8 @@ def _scores_differ(values: Mapping[str, Any]) -> str:
         f"{values['different']} of {count(values['images'], 'image')} ({values['mode']})."
     )
     if values["explained"]:
-        return f"{text} Rounding can do that where two logits of an image are nearly equal."
-    return f"{text} The losses do not explain the scores."
+        return f"{text} Rounding can do that where a model finds two classes of an image almost equally likely."
+    return f"{text} Losses that agree so well do not explain that."
 
 
 def _hashes(values: Mapping[str, Any]) -> str:
@@ -240,7 +245,7 @@ def _same_hashes(values: Mapping[str, Any]) -> str:
 
 def _other_hashes(values: Mapping[str, Any]) -> str:
     text = f"NOT the same {wording.joined(values['subjects'])}: {values['different']} different among {values['runs']} runs"
-    return f"{text}{_hashes(values)} Their figures do not compare."
+    return f"{text}{_hashes(values)} Do not compare their figures."
 
 
 def _division(values: Mapping[str, Any]) -> str:
@@ -251,7 +256,7 @@ def _division(values: Mapping[str, Any]) -> str:
 
 def _divisions_disagree(values: Mapping[str, Any]) -> str:
     clauses = [f"{faster['framework']} is faster with {faster['conditions']}" for faster in values["faster"]]
-    return f"THE DIVISIONS DISAGREE on {values['configuration']}: {'; '.join(clauses)}."
+    return f"THE SETTINGS DECIDE WHO IS FASTER in {values['configuration']}: {'; '.join(clauses)}."
 
 
 def _shared_conditions(values: Mapping[str, Any]) -> str:
@@ -350,7 +355,7 @@ def _inexact_mode(values: Mapping[str, Any]) -> str:
     if "staleness" in values:
         parts.append(
             Fields().format(
-                "gradients late by {mean:.2f} updates in the mean and {most} at most, over {pushes} pushes; "
+                "over {pushes} pushes, gradients were of weights {mean:.2f} updates old on average, {most} at most; "
                 "{waiting_seconds:.2f} s of waiting",
                 **values["staleness"],
             )
@@ -362,7 +367,7 @@ def _inexact_mode(values: Mapping[str, Any]) -> str:
 
 
 def _input_wait(values: Mapping[str, Any]) -> str:
-    conclusion = "the input bounds it" if values["wait"] > 0.5 else "both count"
+    conclusion = "the input limits its pace" if values["wait"] > 0.5 else "input and model both limit its pace"
     text = f"{values['row']}: waits {wording.percent(values['wait'])} of its training time for its input: {conclusion}."
     return " ".join(filter(None, [text, DOUBTS[values["doubt"]]]))
 
@@ -392,18 +397,18 @@ TEMPLATES: Templates = {
         "The data: {note}. So some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
     ),
     "images_in_two_splits": (
-        "The data: {note}. Accuracy on them is no accuracy on new images. convtwins data FOLDER names them."
+        "The data: {note}. Such images are not new to the model when it is tested. convtwins data FOLDER names them."
     ),
     "shared_cores": (
-        "A budget of {cores} cores was {cores} hardware threads of {physical_cores:physical core}. Two threads of a core do "
-        "less than two cores."
+        "The {cores} cores of the budget were {cores} hardware threads of {physical_cores:physical core}. Two threads of one "
+        "core do less work than two cores."
     ),
     "not_interleaved": _not_interleaved,
     "made_again": _made_again,
     "set_apart": _set_apart,
     "another_environment": "{row_id}, repeat {repeat}: ANOTHER ENVIRONMENT than before the proof: {changes}.",
     "other_versions": _other_versions,
-    "other_interpreter": "{one} and {other}: two interpreters with the same distributions.",
+    "other_interpreter": "{one} and {other} run in two interpreters with the same packages.",
     "nothing_can_run": "NO ROW CAN RUN on this machine, so nothing is trained ({reasons:;}).",
     # Cautions on rows.
     "resumed": RowTemplate(
@@ -418,14 +423,14 @@ TEMPLATES: Templates = {
     "started_over": RowTemplate("started over: {reason}"),
     "failed": RowTemplate(_failed),
     "not_finished": RowTemplate("{status}: {reason}"),
-    "broke_down": RowTemplate("broke down", _broke_down, "Scores are those of the end."),
+    "broke_down": RowTemplate("became much worse before it ended", _broke_down, "Scores are those of the end."),
     "guesses": RowTemplate(
-        "guessing is right on {chance:.4f} of {images} test images, and the test accuracy is not shown to be better",
+        "no better than guessing, as far as {images} test images tell: always naming one class is right on {chance:.4f}",
         "{accuracy:.4f}",
     ),
-    "oversubscribed": RowTemplate("oversubscribed, so replicas share cores", "{replicas} replicas on {cores:core}"),
+    "oversubscribed": RowTemplate("more replicas than cores, so they take turns", "{replicas} replicas on {cores:core}"),
     "fewer_micro_batches": RowTemplate(
-        "batches are cut into fewer parts than asked, since all parts of every replica's share are of one size",
+        "batches are cut into fewer parts than asked, because all parts must have one size",
         "{parts}, not {requested}",
     ),
     "exceeds_budget": RowTemplate("used more cores than the budget", "{cores_used:.2f} of {cores}"),
@@ -440,7 +445,7 @@ TEMPLATES: Templates = {
         _cores_taken,
         _RELY_ON_NO_TIME,
     ),
-    "busy": RowTemplate("began at a high load average on {logical_cores:logical core}", "{load:.1f}"),
+    "busy": RowTemplate("the machine was busy when it began", "load average {load:.1f} on {logical_cores:logical core}"),
     "throttled": RowTemplate(
         "CPUs ended at a lower clock than those of another row, so these times do not compare well",
         "{mhz:.0f} MHz, others {fastest_mhz:.0f}",
@@ -449,12 +454,15 @@ TEMPLATES: Templates = {
     "not_examined": "Identical training: not claimed: it was not examined.",
     "identical_training": _identical_training,
     "update_rule": (
-        "Update rule: the suite's own, one formula in all frameworks. With each framework's own (--set optimizer.native=true) "
-        "the losses part: by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, float64)."
+        "Update rule: one formula of this suite in all frameworks. The frameworks' own rules round differently: with them "
+        "(--set optimizer.native=true) losses differ by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, "
+        "float64)."
     ),
     "spot_check_failed": "Spot checks: NOT AS PLANNED: {row_id}, repeat {repeat}: {faults:;}.",
-    "nothing_recorded": "Spot checks: {runs:timed run} recorded nothing: images on a device, or an older version.",
-    "records_missing": "Spot checks: {records:record} of {runs:timed run} are not there.",
+    "nothing_recorded": (
+        "Spot checks: {runs:timed run} recorded no step: their images lie on a device, or an older version made them."
+    ),
+    "records_missing": "Spot checks: {records:record} of {runs:timed run} are missing.",
     "spot_checks_passed": _spot_checks_passed,
     "gradients_prove_nothing": "Spot checks: gradients prove nothing: {reason}.",
     "mode_not_claimed": "{mode}: not claimed: {reason}.",
@@ -475,7 +483,8 @@ TEMPLATES: Templates = {
     "divisions_disagree": _divisions_disagree,
     "division": _division,
     "can_be_equalised": (
-        "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
+        "To compare with equal settings, add --switches closed. To compare each at its best, run `optimize`, then add "
+        "--switches best."
     ),
     "shared_conditions": _shared_conditions,
     "contestants_compared": _contestants_compared,
@@ -491,9 +500,9 @@ TEMPLATES: Templates = {
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",
     "caution_of_side": _caution_of_side,
     "set_aside_of_side": "The {side}: {reason}",
-    "other_work": "{name}: the {what} changed, so the runs compute something else than before.",
+    "other_work": "{name}: the {what} changed, so these runs do not compute what they did before.",
     "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
-    "without_partner": "{name}: {figures:figure} without a partner in the pairs, not counted ({metric}).",
+    "without_partner": "{name}: {figures:figure} left over when runs were paired, not counted ({metric}).",
     "medians_differ": "{name}: the medians of the {side}'s files differ by up to {times:.1f} times.",
     "unreliable_runs": lambda values: f"{values['name']}: {unreliable_words(values)} Their times do not count.",
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
@@ -600,7 +609,7 @@ def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str
 
 
 def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
-    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    """Name the rows without a reliable time, for the caption of a table. Empty if there are none."""
     names_by_doubt: dict[str, list[str]] = {}
     rows = list(rows)
     for name, summary in rows:

@@ -95,7 +95,7 @@ def mode_statements(stored: StoredComparison, summaries: Sequence[Summary], judg
     verdicts: list[Statement] = []
     for (summary, serial), switches in zip(pairs, _switch_words(stored, [(summary,) for summary, _ in pairs]), strict=True):
         mode_division = division(stored, _row(stored, serial), _row(stored, summary), MODE_CONDITIONS)
-        words = "conditions equal but for the mode (closed division)" if mode_division.kind == "closed" else mode_division.words
+        words = "equal settings except the mode (closed division)" if mode_division.kind == "closed" else mode_division.words
         conditions = _conditions(stored, summary, switches, words)
         verdicts.append(_verdict(stored, "mode_compared", judged_family.modes[summary.id], conditions, summary, serial))
     return _with_shared_conditions(verdicts, _contestant_verdicts(stored, judged_family))

@@ -81,7 +81,7 @@ class Proof(Frozen):
     seconds: float
     """Seconds that the proof took when it was made."""
     made_at: str = ""
-    """Time at which the proof was made: UTC, ISO 8601."""
+    """Time when the proof was made: UTC, ISO 8601."""
     remembered: bool = False
     """Whether the proof was read back from an earlier one with the same code, versions, machine and spec."""
     not_claimed: dict[str, str] = {}
@@ -149,7 +149,7 @@ class Proof(Frozen):
             parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
             where = [part for part in parts if part]
             return (
-                f"{len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
+                f"{len(failed)} of {len(self.rungs)} checks failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
                 + f". This may come from what `match` found: {self.rounded}"
                 * bool(self.rounded and all(map(_may_be_rounding, failed)))
@@ -158,7 +158,7 @@ class Proof(Frozen):
         if not passed:
             return "nothing was compared"
         num_shown = sum(rung.status == "shown" and not rung.is_twin_losses for rung in self.rungs)
-        judged_text = f"{passed} rungs passed" + f", {num_shown} shown and not judged" * bool(num_shown)
+        judged_text = f"{passed} checks passed" + f", {num_shown} shown and not judged" * bool(num_shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
         free = [rung for rung in self.rungs if rung.is_twin_losses]
         losses = [rung for rung in free if rung.status == "passed"]

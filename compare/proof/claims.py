@@ -49,7 +49,7 @@ def reasons_not_claimed(
 
 
 def other_baselines(timed_spec: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
-    """Return the modes that are compared with another run than the serial one that is timed beside them: mode to that run."""
+    """Return the modes whose counterpart is not the serial run beside them: mode to that run."""
     pipelines = [mode for mode in modes if _is_plain_pipeline(spec.MODES[mode])]
     if not architecture.has_batch_norm or not pipelines:
         return {}

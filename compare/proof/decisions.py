@@ -191,7 +191,7 @@ class Decider:
 
         Args:
             recorded: by layer, decisions of the whole batch, see `tracing.pack`.
-            parts: the positions of each part of the batch, in the order in which they pass.
+            parts: the positions of each part of the batch, in the order that they pass.
 
         Returns:
             None: nothing that fits was recorded.

@@ -43,7 +43,7 @@ STEPS = 50
 PARALLEL_STEPS = 20
 TIMED_FLOPS = 1.2e11
 """FLOPs of the free-running float64 steps of one recording with the timed batch and rate: some four seconds. A larger model
-makes fewer steps. One that could not make `LEAST_TIMED_STEPS` is proved with a smaller batch, and the proof says so."""
+makes fewer steps. One that could not make `LEAST_TIMED_STEPS` is proved with a smaller batch, as the proof states."""
 LEAST_TIMED_STEPS = 20
 FREE_FLOPS = 1e11
 """FLOPs of the free-running float64 steps of one recording with the smaller batch: some seven seconds. A large model makes at
@@ -54,7 +54,7 @@ SWITCH_SECONDS = 1e-4
 LOWER_RATES = 2
 """Number of times that the learning rate of the free-running losses may be divided by ten."""
 _EVEN_LABEL = "serial"
-"""Label of the recordings with which the frameworks are compared."""
+"""Label of the recordings that compare the frameworks."""
 
 
 @dataclass(frozen=True)
@@ -508,7 +508,7 @@ class Ladder:
         """Yield single steps over many uneven epochs: many in float64, a few in float32.
 
         Args:
-            level: level of switches. If the other rungs have another one, the names of these rungs say so.
+            level: level of switches. If the other rungs have another one, the names of these rungs show it.
         """
         name_suffix, label_suffix = ("", "") if level == self.base.switches else (f", switches {level}", f"-{level}")
         first, *others = self.frameworks

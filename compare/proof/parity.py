@@ -214,7 +214,7 @@ def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -
 
 
 _RUNG_COLUMNS = (
-    Column("rung", "rung", pick=lambda rung: rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"),
+    Column("rung", "check", pick=lambda rung: rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"),
     Column("model", "model"),
     Column("optimizer", "optimizer"),
     Column("difference", "largest difference", -1, short="differs", pick="max_relative_difference"),
@@ -259,7 +259,7 @@ def report(
         Mark("Same training", headline, "good" if verdict == "proved" else "bad"),
         title="Is it the same training?",
         findings=[("Is it the same training?", sentences)],
-        tables=[Table.from_items("rungs", "Rungs of the ladder", _RUNG_COLUMNS, rungs)],
+        tables=[Table.from_items("rungs", "All checks (rungs)", _RUNG_COLUMNS, rungs)],
         values={"rungs": _records(rungs)},
         screen=_screen(specs, proofs, contestants, for_rows=for_rows),
     )
@@ -309,7 +309,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
             f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
         answers=[answer for answer in answers if answer.sentences],
-        table=Table.from_items("rungs", "Rungs that failed", _FAILED_COLUMNS, failed),
+        table=Table.from_items("rungs", "Checks that failed", _FAILED_COLUMNS, failed),
         next=_next(specs, proofs, failed, for_rows=for_rows),
     )
 
@@ -457,7 +457,7 @@ def recorded_report(recordings: Sequence[RecordedRun], folder: Path) -> Report:
     if len(recordings) > 1:
         largest = max(recording.difference for recording in recordings)
         sentences.append(f"No loss differs from {recordings[0].framework}'s by more than {largest:.1e} of it.")
-    sentences.append("docs/check-us-yourself.md trains on a recording with a plain loop, without this suite.")
+    sentences.append("docs/prove-us-wrong.md trains on a recording with a plain loop, without this suite.")
     return Report(
         title="The serial run, to check it alone",
         name=NAME,

@@ -45,7 +45,7 @@ TOLERANCES = {
 change of their kind. ResNet18 amplifies rounding a hundredfold over ten steps."""
 
 LOOSE_TOLERANCE = 1e-3
-"""Tolerance from which on a comparison proves nothing, and is only shown."""
+"""Tolerance above that a comparison proves nothing, and is only shown."""
 NOISE_FACTOR = 4.0
 """Factor on rounding errors: a step adds up its gradient in another order than the pass that records it."""
 
@@ -71,7 +71,7 @@ class RefereeComparison(NamedTuple):
     tolerance: float | None
     """Largest difference that passes. None: shown, not judged."""
     ties: int | None = None
-    """Number of ties that the referee decided as the framework did. None: it decided all by itself."""
+    """Number of ties that the referee decided as the framework did. None: it decided all alone."""
 
     @property
     def status(self) -> Status:
@@ -272,7 +272,7 @@ def _with_default_epsilon(
     Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
     d epsilon / (|g| - d + epsilon)^2. That is d / epsilon where g is zero, and far less than d where it is large. So each value
     has a tolerance of its own. The value that is nearest to its tolerance is shown. The gradients of the array differ by d,
-    which is judged by itself.
+    which is judged alone.
 
     Ten steps go on from the first one. If the first update differs by k times what it may with a large epsilon, the tolerances
     of losses and last values are k times as wide. Each last value may have moved by its own error at every step besides.

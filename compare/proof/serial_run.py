@@ -1,4 +1,4 @@
-"""The serial run of each framework as files. Anyone can check the claim alone with them. See docs/check-us-yourself.md."""
+"""The serial run of each framework as files. Anyone can check the claim alone with them. See docs/prove-us-wrong.md."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ the kernels that are timed. Nothing that happened earlier counts, so little can 
 statistic is judged on its own scale, see `step_truth` and `step_comparison`.
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
-component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
-Where they cancel, the sum has fewer digits than its terms, in whatever order it is taken. Rounding in
+component. If that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
+If they cancel, the sum has fewer digits than its terms, in whatever order it is taken. Rounding in
 the layers behind it is not among these terms. It must fit in as well.
 
-Where replicas compress their gradients, the referee compresses each one's share by the written rules. Rounding decides which
+If replicas compress their gradients, the referee compresses each one's share by the written rules. Rounding decides which
 step of a byte a value becomes, and which values are the largest. Such a value may become either, see `compressed`. What a
 replica keeps for its next step is judged too.
 """
@@ -52,7 +52,7 @@ STEPPED_FLOPS = 2.4e10
 """FLOPs of the single steps of one recording: about a second in float64. All steps of MiniXception would be half of its
 proof."""
 LEAST_STEPS = 2
-"""Fewest float32 steps, each of which the referee repeats: the first and the last of all. One more if the learning rate
+"""Fewest float32 steps. The referee repeats each: the first and the last of all. One more if the learning rate
 changes, because it may be so small at the last step that no weight moves. The budget decides about more steps."""
 TERM_SCALE = "on the scale of what each component adds up"
 _SCORES_REASON = (

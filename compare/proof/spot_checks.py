@@ -1,6 +1,6 @@
 """Timed runs are judged by steps that were drawn while they ran, and by what every step trained on.
 
-A run records a few steps off the clock: the batch, the state before and after. Each is held against the plan and the referee.
+A run records a few steps off the clock: the batch, the state before and after. Each is compared with the plan and the referee.
 So no framework is the judge of another:
 
 - ids, labels, pixels and dropout masks are those of the plan, from the source through the referee's own augmentation
@@ -62,7 +62,7 @@ MOST_BYTES = 2**32
 GB."""
 HASHED_BYTES = 2**33
 """Bytes of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. For a longer training
-some epochs are drawn, and the first one in which runs differ."""
+some epochs are drawn, and the first one where runs differ."""
 SAMPLING_COST = 30
 """Time of an image that is sampled between pixels, divided by the time of another image."""
 _RESULT_TOLERANCE = 1e-6
@@ -308,7 +308,7 @@ class _ExpectedTraining:
 
     @cached_property
     def epochs(self) -> set[int]:
-        """Epochs whose examples are computed: all, or as many as the budget allows, and the first one in which runs differ."""
+        """Epochs whose examples are computed: all, or as many as the budget allows, and the first one where runs differ."""
         values_per_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
         max_epochs = HASHED_BYTES // (values_per_epoch * (SAMPLING_COST if self.is_sampled else 1))
         drawn = random.SystemRandom().sample(sorted(self._fingerprints), min(max_epochs, len(self._fingerprints)))

@@ -26,7 +26,7 @@ from compare.proof.referee.layers import Array
 from compare.proof.step_truth import ROUNDING_FACTOR, TIE_FACTOR, TOLERANCE, UNIT, StepTruth, TaughtSteps, Truth, gradient_slot
 
 SCREENING_MARGIN = 0.4
-"""Difference divided by tolerance up to which a float32 pass with the recorded decisions is enough; otherwise it is repeated in
+"""Difference over tolerance up to where a float32 pass with the recorded decisions is enough; otherwise it is repeated in
 float64. The error of the two float32 passes is at most some half of the tolerance."""
 HOPELESS_RATIO = 10.0
 """Ratio to the tolerance that covers any decision of the ties. Ties do not explain a larger difference."""

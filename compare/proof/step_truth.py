@@ -5,7 +5,7 @@ the step again in plain float32, from weights and pixels moved by one unit in th
 gradients of convolutions' kernels, err as long sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as
 the farthest of these copies. Three copies may all come close to it by chance. So before a framework is called wrong, more are
 made. The larger counts: the farthest of the first three, or the root mean square of all `MOST_COPIES`. ReLU and max-pooling
-decide in the copies as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see
+decide in the copies as they do in float64. If rounding decided otherwise, the referee takes the decision over (see
 `decisions`).
 
 In float64 the step of the first framework is the truth, or for a timed run that of the referee.
@@ -47,12 +47,12 @@ direction then carries most of the rounding, and each copy errs by a single rand
 some hundred steps."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
-"""Distance from zero, or from another maximum, up to which rounding may decide, in errors of the copies (root mean square).
+"""Distance from zero, or from another maximum, within that rounding may decide, in errors of the copies (root mean square).
 Beyond that lie 2 % of the values that an error of this size would turn."""
 MOST_FLOPS = 1.5e11
 """FLOPs to find the ties that a step decided otherwise, where no decisions are recorded. Each takes a step in float64."""
 MAX_COMPONENTS = 100_000
-"""Number of components of the gradients by which these ties are found."""
+"""Number of components of the gradients that find these ties."""
 MAX_CACHED_GRADIENTS = 3
 """Number of gradients with recorded decisions that are cached for each step: two of the serial runs, and those of a mode."""
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -166,7 +166,7 @@ class StepTruth:
         spec: spec of a run with this division.
         step: index of the step, from 0.
         division: the division of the step's batch.
-        copies: number of float32 copies from which the tolerances come.
+        copies: number of float32 copies that set the tolerances.
     """
 
     def __init__(self, taught: TaughtSteps, spec: Spec, step: int, division: Division, copies: int = COPIES) -> None:

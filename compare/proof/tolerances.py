@@ -31,11 +31,11 @@ STRICT_STEPS_IN_PARTS = 2
 """`STRICT_STEPS` if BatchNorm sees one micro-batch at a time. Rounding of resnet18 over four examples grows a hundredfold a
 step."""
 STRICT_STEPS = 3
-"""Number of first steps for which every model must keep the plain tolerance. Then models that amplify rounding get a yardstick.
+"""Number of first steps where every model must keep the plain tolerance. Then models that amplify rounding get a yardstick.
 
 The yardstick also applies to steps 2 and 3, up to `first_limits`."""
 AMPLIFIED = 100.0
-"""Largest factor by which rounding may grow per step, in the first steps. A network of 50 layers reaches that."""
+"""Largest growth of rounding per step, a factor, in the first steps. A network of 50 layers reaches that."""
 
 
 @dataclass(frozen=True)

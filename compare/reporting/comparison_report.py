@@ -49,7 +49,7 @@ from compare.statistics.statistics import VERDICT_PAIRS
 
 RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1
-"""Version of the form of results.json, in which each setting is a field of the comparison."""
+"""Version of the form of results.json, where each setting is a field of the comparison."""
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Frames that are written as CSV beside the tables, for other tools."""
@@ -356,7 +356,7 @@ def _settings(compared: JudgedComparison) -> str:
 
 
 def facts(compared: JudgedComparison) -> list[str]:
-    """Lines that say what was trained, on which machine, and who signed it."""
+    """Lines that say what was trained, and where, and who signed it."""
     comparison = compared.stored.comparison
     return [
         f"{_training(comparison)}, {_settings(compared)}",

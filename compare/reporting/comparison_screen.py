@@ -75,7 +75,7 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
             if proof
             else [Paragraph("Faster", _faster(findings, summaries, ratios, short))]
         ),
-        Paragraph("Divisions", [] if proof else statement_words.sentences(disagreements), "warn"),
+        Paragraph("Settings", [] if proof else statement_words.sentences(disagreements), "warn"),
         Paragraph("Parallel", _parallel(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
         Paragraph("Fair?", _fair(stored, summaries, short, findings)),
@@ -160,7 +160,7 @@ def _proof_failures(stored: StoredComparison, summaries: Sequence[Summary]) -> l
         who = ", ".join(
             str(value) for value in (failed[0].get("framework"), failed[0].get("mode"), failed[0].get("where")) if value
         )
-        reasons.append(f"{len(failed)} of {len(proof.rungs)} rungs failed, first: {name}{f' ({who})' if who else ''}")
+        reasons.append(f"{len(failed)} of {len(proof.rungs)} checks failed, first: {name}{f' ({who})' if who else ''}")
     # A proof may fail in other ways: it may have broken off.
     reasons = reasons or [proof.reason]
     return [*reasons, "the times may be those of two different trainings"]
@@ -313,12 +313,12 @@ def _fair(
         where = wording.listed(dict.fromkeys(short[row.id] for row, _, _ in pairs), MAX_NAMED)
         place = f" ({where})" if len(kinds) > 1 else ""
         if kind != "neither" or not division.differing:
-            sentences.append(f"{division.words}{place}")
+            sentences.append(f"{division.plain_words}{place}")
             continue
         # Switches that the user has set apart are what is compared.
         on_purpose = switches.get(one.contestant, {}) != switches.get(other.contestant, {})
         levels = {row.spec.switches for row in rows}
-        even_out = " (--switches closed evens them out)" if levels <= {"plain", "usual"} and not on_purpose else ""
+        even_out = f" (to make them equal: {FULL})" if levels <= {"plain", "usual"} and not on_purpose else ""
         first = _differing(stored, one, other)
         others = [
             name
@@ -326,7 +326,7 @@ def _fair(
             if name not in first and any(name in _differing(stored, *pair[:2]) for pair in pairs)
         ]
         also = f"; in other rows also {wording.joined([conditions.CONDITIONS[name] for name in others])}" if others else ""
-        sentences.append(f"other conditions{place}: {_conditions(stored, one, other)}{also}{even_out}")
+        sentences.append(f"different settings{place}: {_conditions(stored, one, other)}{also}{even_out}")
     return sentences
 
 
@@ -355,7 +355,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     if comparison.rows[0].spec.part != "training":
         return ["a part of the training alone: nothing is learned, so nothing is proved"]
     if proof is None:
-        return ["the same training? not examined (--no-proof)"]
+        return ["the same training? not examined: the proof was left out"]
     if comparison.headline not in ("proved", IN_FLOAT64):
         return [f"the same training? {proof.verdict}: {proof.reason}"]
     lengths = [rung["steps"] for rung in proof.rungs if rung.get("status") == "passed" and rung.get("precision") == "float64"]
@@ -363,9 +363,9 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     good = [check for check in proof.spot_checks if check.steps and not check.faults]
     steps = sum(len(check.steps) for check in good)
     num_recomputed = sum(len(check.computed) for check in good if not check.shown)
-    recomputed_words = f", {num_recomputed} of them computed again" if num_recomputed else ""
-    of_runs = f"; {wording.count(steps, 'step')} of the timed runs follow the plan{recomputed_words}" if steps else ""
-    sentences = [f"the same training: proved in float64{over}{of_runs}"]
+    recomputed_words = f", {num_recomputed} of them by a third program" if num_recomputed else ""
+    of_runs = f"; {wording.count(steps, 'step')} of the timed runs checked{recomputed_words}" if steps else ""
+    sentences = [f"the same training: proved in 64-bit numbers{over}{of_runs}"]
     rows_by_verdict: dict[str, list[str]] = {}
     for summary in summaries:
         if summary.repeats_done and summary.parity != "proved":
@@ -500,7 +500,7 @@ def _remarks(
     if is_open and (least := resolution([judged.ratio for judged in tested], tested[0].family)) is not None:
         difference = verdict_words.difference_words(least)
         remarks.append(
-            f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
+            f"Not decided is not equal: as times vary here, a difference of {difference} is found in {percent(POWER)} of cases."
         )
     spec = stored.comparison.rows[0].spec
     proved = [

@@ -99,7 +99,7 @@ class Report:
     overline: str = "Convtwins"
     """Line above the title of the page."""
     facts: Sequence[str] = ()
-    """Lines that say what was measured, on which machine."""
+    """Lines that say what was measured, and where."""
     first_sentences: Sequence[str] = ()
     """Sentences below the facts: what a reader must know before the tables."""
     marks: Sequence[Mark] = ()

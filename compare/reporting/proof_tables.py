@@ -15,7 +15,7 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
         proof: a stored `ProofRecord` as plain values.
     """
     columns = (
-        Column("name", "rung"),
+        Column("name", "check"),
         *(Column(name, name) for name in ("framework", "mode", "model", "optimizer", "precision")),
         Column("max_relative_difference", "largest difference", -1),
         Column("step", "step"),
@@ -25,7 +25,7 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
         Column("where", "where", terminal=False),
         Column("reason", "why this tolerance", terminal=False),
     )
-    note = "The largest relative difference of each rung, the step where it stood, and the tolerance at that step."
+    note = "The largest relative difference of each check (rung), the step where it stood, and the tolerance at that step."
     certificate = Table.from_items("proof", "Certificate of parity", columns, proof["rungs"], note)
 
     verdicts: Mapping[str, Mapping[str, str]] = proof["mode_verdicts"]

@@ -33,7 +33,7 @@ LEAST_ROWS = 4
 
 MARKS = {"+": "green", "-": "red", "~": "cyan", "?": "yellow"}
 """Colour of each mark of a verdict. It only repeats the mark."""
-LEGEND = "+ faster  - slower  ~ no difference that matters  ? not decided  (95 % intervals)"
+LEGEND = "+ faster  - slower  ~ no difference that matters  ? not decided  (ranges: 95 % sure)"
 TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 
@@ -80,7 +80,7 @@ class Screen:
     """The first screen of a command's report."""
 
     subject: Sequence[str]
-    """Parts of the subject line: what was measured, on which machine. They share a line if they fit."""
+    """Parts of the subject line: what was measured, and where. They share a line if they fit."""
     answers: Sequence[Paragraph] = ()
     chart: Chart | None = None
     table: Table | None = None

@@ -11,7 +11,7 @@ from compare.reporting.figure_tables import figure_table
 from compare.reporting.tables import Column, Table, scaled
 
 _MAX_SUM_RATIO = 1.02
-"""Ratio of parts to their whole above which a note says so. Less is rounding of the medians."""
+"""Largest ratio of parts to their whole without a note. Less is rounding of the medians."""
 
 
 def step_table(summaries: Sequence[Summary]) -> list[Table]:

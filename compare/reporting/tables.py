@@ -32,7 +32,7 @@ MISSING = "-"
 ELSEWHERE = "the files of --out and in the JSON"
 """Place of columns that do not fit the terminal, in words, if the command has written no files."""
 _WIDE_TERMINAL = 110
-"""Width in characters from which a terminal shows the wide columns too."""
+"""Least width in characters where a terminal shows the wide columns too."""
 _MIN_WORD_LENGTH = 16
 """Characters below which words are not shortened."""
 _MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)

@@ -71,7 +71,7 @@ class SpotCheck(Exact):
     computed: list[Count] = []
     """Recorded steps whose loss and gradients the referee has computed again."""
     epochs: Count = 0
-    """Number of epochs in which every example is known to be the plan's."""
+    """Number of epochs where every example is known to be the plan's."""
     faults: list[str] = []
     """Deviations from the plan or the referee, each with its step or epoch."""
     shown: str = ""

@@ -43,7 +43,7 @@ class ComparisonSettings(Exact):
     restarts: Count = 0
     """How often a run that dies is restarted, see `executor.execute`."""
     target_accuracy: float | None = None
-    """Accuracy of the validation split at which the time to accuracy ends."""
+    """Accuracy of the validation split where the time to accuracy ends."""
     values: dict[str, Any] = Field(default={}, exclude=True)
     """Values of the spec, nested and plain."""
     modes: tuple[str, ...] = Field(default=("serial", "data_parallel", "multi_process"), exclude=True)
@@ -91,7 +91,7 @@ class ComparisonSettings(Exact):
         return all(self.seeds[repeat % len(self.seeds)] == seeds[repeat % len(seeds)] for repeat in range(self.repeats))
 
     def continued_by(self, new: ComparisonSettings) -> Self:
-        """Return the settings to go on with: the stored ones, with those of the new ones that may change."""
+        """Return the settings to go on with: the stored ones, with those new ones that may change."""
         return self.updated(
             repeats=max(self.repeats, new.repeats),
             seeds=new.seeds,

@@ -44,7 +44,7 @@ class Checkout:
     """Where the processes of a contestant import their code from. It is there for one command, and is not stored."""
 
     root: Path | None = None
-    """Another checkout of the suite, in which they work. None: this one."""
+    """Another checkout of the suite, where they work. None: this one."""
     folder: Path | None = None
     """Their working directory. None: `root`, else the caller's."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -1,4 +1,4 @@
-"""Check a run's clock against the launcher's own, by the times at which the run's events are written."""
+"""Check a run's clock against the launcher's own, by the times when the run's events are written."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def check_rows(
     Args:
         rows: the rows.
         descriptions: {contestant: its description}.
-        contestants: the contestants, some of which have switches.
+        contestants: the contestants, some with switches.
         oversubscribe: whether to run more replicas than cores.
     """
     by_name = {contestant.name: contestant for contestant in contestants}

@@ -20,7 +20,7 @@ class AlphaSpending:
     Args:
         few: number of pairs: its relative level. Fewer pairs are not tested.
         six_pairs: relative level of 6 pairs. For more pairs than `few` names, the level falls from it.
-        decline: exponent with which the level falls with the number of pairs.
+        decline: exponent of the level's fall with the number of pairs.
         factors: log10(h): P(for some n, the p of a single test < h · `weight`(n)) / h, for runs of unknown noise at the border
             of what is tested. By numerical integration over the Markov chain of the t statistic;
             tests/compare/statistics/test_alpha_spending.py repeats it.

@@ -21,7 +21,7 @@ VERDICT_PAIRS = 5
 MOST_PAIRS = 200
 """Largest number of pairs that `pairs_needed` returns."""
 UNBOUNDED_FROM = 100.0
-"""Upper bound divided by value, from which an interval of too few pairs is called unbounded."""
+"""Upper bound divided by value, above that an interval of too few pairs is called unbounded."""
 
 CONFIDENCE = 0.95
 """Confidence of each single interval, and of all verdicts of a family together."""
@@ -29,7 +29,7 @@ SIGNIFICANCE = 0.05
 """Level of all tests of a family: 1 - CONFIDENCE."""
 
 POWER = 0.9
-"""Rate at which a difference of `detectable_mean` is found, on average over what the noise may truly be."""
+"""Rate of finding a difference of `detectable_mean`, on average over what the noise may truly be."""
 
 HOPELESS_P = 0.9
 """Equivalence tests with a one-look p above this are left out of the correction, so hopeless rows cost the others no power."""

@@ -89,8 +89,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
     if least is None:
         return ""
     return (
-        f" At the noise that {subject} met, a difference of {difference_words(least)} is found in {percent(POWER)} of cases. "
-        "This is an average over what the noise may truly be."
+        f" Times vary from run to run. As much as {subject} varied, a difference of {difference_words(least)} is found in "
+        f"{percent(POWER)} of cases, and a smaller one may be missed. This is an average over what the noise may truly be."
     )
 
 
@@ -105,14 +105,18 @@ def family_words(
     tested_ratios = [ratio for ratio in judged if ratio.p is not None]
     if not tested_ratios:
         return None
-    level, number = percent(CONFIDENCE), tested_ratios[0].family
-    end = " This holds however often repeats are added. So intervals are wider, and p is larger, than one plain t-test gives."
+    risk, level, number = percent(1.0 - CONFIDENCE), percent(CONFIDENCE), tested_ratios[0].family
+    end = (
+        " p says how often two equal ones would show such a difference by chance: 0.01 is once in 100 comparisons."
+        " You may add repeats and look again as often as you like: the risk stays. So intervals are wider, and p is larger, "
+        "than one plain t-test gives."
+    )
     end += f"{resolution_words([ratio.ratio for ratio in tested_ratios], number)}"
     if number == 1:
-        return f"One comparison was tested, at {level} ({tests}).{end}"
+        return f"If both were equal, one would be called faster in at most {risk} of such comparisons ({tests}).{end}"
     return (
-        f"{number} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
-        f"Holm-corrected). Each interval is that of its comparison alone.{end}"
+        f"{number} comparisons were made: the risk that any difference named here is not there is at most {risk}, for all "
+        f"together ({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
     )
 
 

@@ -65,7 +65,7 @@ class Trainer(trainer.BaseTrainer):
     def _train_wrapped(
         self, wrapped: collectives.RecordedDistributedDataParallel, images: Any, labels: Any, masks: Any, update: Update
     ) -> Any:
-        """Do one step in which DDP exchanges the gradients. Returns (loss, num_correct)."""
+        """Do one step where DDP exchanges the gradients. Returns (loss, num_correct)."""
         # DDP averages over copies of the model, but the shares of the loss must be summed. So each share is multiplied by the
         # number of copies.
         copies = self.shard[1]

@@ -238,7 +238,7 @@ class Trainer(trainer.BaseTrainer):
         return self._call(step, *self._arguments(batch, num_examples, learning_rate))
 
     def _call(self, graph: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a graph in which replicas may exchange tensors."""
+        """Call a graph where replicas may exchange tensors."""
         return graph(*arguments)
 
     def _new_recording_graph(self, micro_batches: int) -> tuple[list[decisions.DecisionRecorder], Any]:

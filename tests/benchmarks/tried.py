@@ -1,7 +1,7 @@
 """What frameworks and system offer beside the suite's switches: `python -m tests.benchmarks.tried --framework F --model M`.
 
 Each thing is tried in processes of its own, in turn with one that has the best switches alone. What gains nothing is no switch.
-docs/measurements/switches.md has the figures.
+docs/measurements.md has the figures.
 """
 
 import argparse
@@ -45,7 +45,7 @@ BEST: dict[tuple[str, str], dict[str, Any]] = {
     ("tensorflow", "mini_xception"): {"arithmetic": "bfloat16"},
     ("tensorflow", "resnet18"): {"arithmetic": "bfloat16"},
 }
-"""The best switches, as docs/measurements/switches.md has them."""
+"""The best switches, as docs/measurements.md has them."""
 
 
 class Tried(NamedTuple):

@@ -1,4 +1,4 @@
-"""`parity --record`, and the plain loops of docs/check-us-yourself.md that check what it writes without this suite."""
+"""`parity --record`, and the plain loops of docs/prove-us-wrong.md that check what it writes without this suite."""
 
 import ast
 import json
@@ -19,9 +19,7 @@ PROJECT = Path(__file__).parents[2]
 LOOPS: dict[str, str] = dict(
     zip(
         ("pytorch", "tensorflow"),
-        re.findall(
-            r"^```python\n(.*?)^```$", (PROJECT / "docs" / "check-us-yourself.md").read_text(), re.MULTILINE | re.DOTALL
-        ),
+        re.findall(r"^```python\n(.*?)^```$", (PROJECT / "docs" / "prove-us-wrong.md").read_text(), re.MULTILINE | re.DOTALL),
         strict=True,
     )
 )

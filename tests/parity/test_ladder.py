@@ -160,7 +160,7 @@ def test_resnet18_is_the_same_training_by_its_own_yardstick_in_every_mode(tmp_pa
 def test_resnet18_in_a_pipeline_parts_by_rounding_where_batch_norm_takes_the_variance_of_four_numbers(
     tmp_path: Path, optimizer: str
 ) -> None:
-    """No float64 step is computed to within 1e-12 there: see docs/measurements/float64.md. Nothing else fails."""
+    """No float64 step is computed to within 1e-12 there: see docs/measurements.md. Nothing else fails."""
     proof = prove(tmp_path, "resnet18", optimizer, ("serial", "pipeline_1f1b"), steps=10)
     failed = [rung for rung in proof.rungs if rung.status == "failed"]
     assert all(rung.name == "8 one step in float64: gradients" and rung.max_relative_difference < 1e-11 for rung in failed), (

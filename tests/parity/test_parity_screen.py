@@ -67,7 +67,7 @@ def test_what_is_refuted_stands_first_and_says_who_is_asked_next(screens: Screen
     report = screened(PROVED, with_adam(wrong))
     shown = screens(report)
     assert (report.values["verdict"], report.exit_code) == ("not proved", 1)
-    assert shown.index("with adam: 1 of 11 rungs failed") < shown.index("with sgd: in float64")
+    assert shown.index("with adam: 1 of 11 checks failed") < shown.index("with sgd: in float64")
     assert "--referee" in shown and modes_of(shown) == {"not proved": 4}
 
 

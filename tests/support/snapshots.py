@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from compare.reporting.document import Report
 from compare.reporting.screen import MAX_LINES
 
 WIDTHS = (80, 100, 120, 200)
+SPECIAL = re.compile(r"\brungs?\b|\bdivisions?\b|\bHolm", re.IGNORECASE)
+"""Words that stand behind `--full`."""
 FOLDER = Path("results/made")
 """Stands for the folder of a report's files."""
 
@@ -43,6 +46,7 @@ class Screens:
             assert text == "\n".join(line.rstrip() for line in text.splitlines()), "no blanks at the ends of lines"
         narrow = variants["100 columns"]
         assert narrow.count("\n") + 1 <= most, narrow
+        assert not SPECIAL.search(narrow), narrow
         assert variants == self._snapshot
         return narrow
 

@@ -234,7 +234,7 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a part of a path starts with a dot, or is one that Windows and macOS add to folders."""
+    """Return whether a part of a path starts with a dot, or was added by Windows or macOS."""
     return any(map(_is_hidden_part, PurePosixPath(name).parts))
 
 

@@ -13,7 +13,7 @@ from common.artifacts import atomic_files
 from common.data.sources.file_source import FileSource
 
 MIN_AGE_SECONDS = 2.0
-"""Seconds since a tree's last change from which on its hash is cached. On a file system with a coarse clock, a later change
+"""Least seconds since a tree's last change where its hash is cached. On a file system with a coarse clock, a later change
 could have the same time stamp."""
 
 

@@ -36,7 +36,7 @@ from common.spec import Data, Spec
 _ROWS_PER_WRITE = 1000  # of arrays: bounds what is in memory while they are written
 
 _LARGE_BYTES = 2**30
-"""Bytes of decoded images from which on decoding is announced on stderr."""
+"""Least bytes of decoded images where decoding is announced on stderr."""
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:

@@ -334,7 +334,7 @@ def read_huggingface(package: Any, request: SetRequest) -> dict[str, Part]:
 
 
 def _column(request: SetRequest, features: Mapping[str, Any], role: str, feature_class: type) -> str:
-    """Return the only column of a type, or the one that a setting names.
+    """Return the only column of a type, or the column in a setting.
 
     Raises:
         Refused: there is none, or several and none is named.

@@ -23,7 +23,7 @@ MOST_BYTES = 2**30
 _BLOCK_BYTES = 4096
 """Bytes that a file takes on disk besides its content, at most. Without it, many empty files could fill the disk."""
 _RECEIVED_NAME, _PREVIOUS_NAME = ".{}.received", ".{}.before"
-"""Names of folders beside a comparison's: a received one that is not checked yet, and the previous one while it is replaced."""
+"""Names of folders beside a comparison's: a received one, not checked yet, and the previous one while it is replaced."""
 
 
 def pack(folder: Path) -> bytes | None:

@@ -52,7 +52,7 @@ CHECKS: dict[str, Callable[[TwinUnderTest], Faults]] = {
     "runs": runs.check_runs,
     "modes": training.check_modes,
 }
-"""Checks by the names of `--checks`, in the order in which they run."""
+"""Checks by the names of `--checks`, in the order that they run."""
 
 
 def conform(trial: TwinUnderTest, checks: Sequence[str]) -> list[Check]:

@@ -24,7 +24,7 @@ LEAST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
 
 
 class TwinStatus(Frozen):
-    """Whether one twin runs in one environment, and with which versions, devices and libraries."""
+    """Whether one twin runs in one environment, and its versions, devices and libraries."""
 
     twin: str
     refusal: str | None = None

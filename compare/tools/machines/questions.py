@@ -185,7 +185,7 @@ def merge(machines: list[MeasuredMachine]) -> MergedComparisons:
 
 
 def _add_differences(subjects: Sequence[QuestionSubject]) -> dict[QuestionSubject, QuestionSubject]:
-    """Add to the labels of subjects with the same name the fields in which they differ."""
+    """Add to the labels of subjects with the same name the fields where they differ."""
     labelled: dict[QuestionSubject, QuestionSubject] = {}
     for subject in subjects:
         works = [json.loads(other.work) for other in subjects if other.name == subject.name]

@@ -32,7 +32,7 @@ def overall(machines: Sequence[MeanEstimate]) -> Overall:
     """Combine the logarithms of the machines' ratios. The machine is the random effect, and each counts alike.
 
     A machine's mean varies by its own noise and by what makes it another machine. The variance of the means holds both. So the
-    t-test on the means needs no estimate of either. Where the noise of machines differs, its false alarms stay below 5 %
+    t-test on the means needs no estimate of either. If the noise of machines differs, its false alarms stay below 5 %
     (Bakirov & Szekely 2005). Weights by each machine's noise would be narrower, but with five repeats it is hardly known.
 
     Args:

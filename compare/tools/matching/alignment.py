@@ -40,7 +40,7 @@ class Alignment:
 
 
 def align(left: Sequence[Layer], right: Sequence[Layer], user_pairs: Mapping[str, str]) -> Alignment:
-    """Pair layers by kind and shapes. Where several share both, names decide, then paths through the models, then order.
+    """Pair layers by kind and shapes. If several share both, names decide, then paths through the models, then order.
 
     Args:
         left: one model's layers as they ran.
@@ -139,7 +139,7 @@ def _by_order(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing) -
 
 
 def _describe_ambiguous(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing, user_pairs: Mapping[str, str]) -> str:
-    """Describe layers that cannot be told apart, with a suggested pair of `--map` for each."""
+    """Describe layers that nothing distinguishes, with a suggested pair of `--map` for each."""
     sides = with_parameters(left), with_parameters(right)
     known = dict(pairing.names)
     ambiguous: list[str] = []

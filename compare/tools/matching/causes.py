@@ -199,7 +199,7 @@ def _float32(divergence: Divergence) -> _Experiments:
 def _lower_precision(divergence: Divergence) -> _Experiments:
     """A layer that gives values of float32 alone, though it takes others. It may have rounded on the way, not at the end.
 
-    Where a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
+    If a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
     """
     pairs = divergence.inputs, divergence.outputs
     for place, side in enumerate(divergence.sides):

@@ -43,7 +43,7 @@ class MeasuredModel:
 
 
 def layers_agree(left: MeasuredModel, right: MeasuredModel, one: str, other: str) -> tuple[bool, bool]:
-    """Return whether inputs and whether outputs of two layers agree in inference, but for constants rounded to float32."""
+    """Return whether inputs and whether outputs of two layers agree in inference, except constants rounded to float32."""
     pairs = zip(left.values("inference", one), right.values("inference", other), strict=True)
     inputs_agree, outputs_agree = (
         all(max_relative_difference(mine[:stop], others[:stop]) <= SAME_VALUES_TOLERANCE for stop in (1, None))

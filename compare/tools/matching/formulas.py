@@ -144,7 +144,7 @@ def activations(x: Array, y: Array, slopes: Sequence[float]) -> dict[str, Fit]:
 
     Args:
         x, y: float[...].
-        slopes: slopes of a leaky ReLU, tried before the one that is fitted to y.
+        slopes: slopes of a leaky ReLU, tried before a slope is fitted to y.
     """
     if x.shape != y.shape:
         return {}

@@ -228,7 +228,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 _RUNG_COLUMNS = (
-    Column("rung", "rung", pick="name"),
+    Column("rung", "check", pick="name"),
     Column("difference", "largest difference", -1, short="differs"),
     Column("tolerance", "tolerance", pick=lambda rung: "exact" if rung.tolerance == 0 else f"{rung.tolerance:.0e}"),
     Column("status", "status"),
@@ -290,7 +290,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
             ("The pair as one model", list(written)),
         ],
         tables=[
-            Table.from_items("rungs", "Rungs", _RUNG_COLUMNS, result.rungs),
+            Table.from_items("rungs", "Checks (rungs)", _RUNG_COLUMNS, result.rungs),
             Table.from_items("layers", "Layers, side by side", _layer_columns(result.names), result.lines),
         ],
         detail_tables=[Table.from_items("causes", "Causes", _CAUSE_COLUMNS, causes)],
@@ -338,7 +338,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
         ],
         answers=[answer for answer in answers if answer.sentences],
         table=Table.from_items(
-            "rungs", f"Rungs that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
+            "rungs", f"Checks that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
         ),
         remarks=[f"This match has evened out: {removed} ({FULL})."] if result.notes else [],
         next=_next(result, [*causes.values()], written),

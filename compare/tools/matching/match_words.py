@@ -345,7 +345,7 @@ TOLERATED = {
 }
 """Differences that are tolerated in models that hold, see `Match.tolerated_difference`."""
 _MODELS = "{models[0]} and {models[1]}"
-_RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
+_RUNGS_AGREE = "In float64 all {rungs} checks agree: outputs, gradients, updates, and {steps:step} of training."
 
 
 def _tolerating(text: str) -> Template:
@@ -363,7 +363,7 @@ def _rung_differs(values: Mapping[str, Any]) -> str:
 
 
 def _difference_begins(values: Mapping[str, Any]) -> str:
-    rest = "" if values["rest_judged"] else " What is behind it was not judged."
+    rest = "" if values["rest_judged"] else " Layers behind it were not judged."
     return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
 
 
@@ -374,18 +374,18 @@ def _no_known_cause(values: Mapping[str, Any]) -> str:
 
 TEMPLATES: dict[str, Template | Below] = {
     "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
-    "models_agree": _tolerating(f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}"),
-    "models_hold": _tolerating("Yes, but for {but}."),
-    "models_part": "No: they part first at: {rung}.",
+    "models_agree": _tolerating(f"Yes, except {{but}}: {_MODELS}. {_RUNGS_AGREE}"),
+    "models_hold": _tolerating("Yes, except {but}."),
+    "models_part": "No: they differ first in: {rung}.",
     "models_part_by_convention": (
-        "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."
+        "No: they differ in {rung} alone. There Keras has a convention of its own: add --accept {accept}."
     ),
     "models_not_judged": (
         "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
         "match again."
     ),
-    "settings_may_part": ("Other settings, which agree on all values that were compared and may part on others: {settings:,}."),
-    "settings_may_even_out": "Other settings, which other layers may even out: {settings:6}.",
+    "settings_may_part": ("These settings differ. All values that were compared agree, and others may not: {settings:,}."),
+    "settings_may_even_out": "These settings differ too, unless other layers undo that: {settings:6}.",
     "rung_differs": _rung_differs,
     "difference_begins": Below(_difference_begins),
     "cause": Below(_cause),

@@ -129,7 +129,7 @@ def normalised_by_batch_std(side: MeasuredModel, name: str, left: Array, right: 
     """Return two running means of a layer relative to a scale, so that rounding is small. Other statistics stay as they are.
 
     The scale of a channel is the largest mean of the layer, or the standard deviation of the batch in this channel, if that is
-    larger. Behind another BatchNorm a mean may be zero but for rounding.
+    larger. Behind another BatchNorm a mean may be zero except for rounding.
 
     Args:
         side: the model that has the layer.
@@ -177,7 +177,7 @@ def explain_statistics(
 
 
 class _UpdateLaw(NamedTuple):
-    """Law by which a BatchNorm updates its running statistics."""
+    """Law of a BatchNorm that updates its running statistics."""
 
     error: float
     """Relative error of the statistics that it predicts."""
@@ -197,7 +197,7 @@ def _update_laws(side: MeasuredModel, name: str) -> list[_UpdateLaw]:
     laws: list[_UpdateLaw] = []
     for factor in (1.0, count / (count - 1)):
         variance_change = variance * factor - before["variance"]
-        # Behind another BatchNorm a mean may be zero but for rounding. Then it tells no weight.
+        # Behind another BatchNorm a mean may be zero except for rounding. Then it tells no weight.
         has_mean = np.abs(mean_change).max() > SAME_VALUES_TOLERANCE * std
         role, change = ("mean", mean_change) if has_mean else ("variance", variance_change)
         momentum = _ratio(after[role] - before[role], change)

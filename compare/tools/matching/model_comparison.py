@@ -51,7 +51,7 @@ _MAX_GROWTH = 100.0
 _ROUNDING_MARGIN = 10.0
 """Largest ratio of the difference for extreme inputs to the effect of rounding weights and images."""
 _MAX_ROUNDING_EFFECT = {"float64": 1e-6, "float32": 1e-2}
-"""Largest effect of rounding, by its type, with which a pass still proves something."""
+"""Largest effect of rounding, by its type, of a pass that still proves something."""
 _MAX_TRAINING_GROWTH = 1e3
 """Largest ratio of the difference after training to that of the outputs. `_FLOAT32_TOLERANCE` bounds it, too."""
 
@@ -499,7 +499,7 @@ def _check_extreme_inputs(
 ) -> RungResult:
     """Compare outputs where weights and images are large, dark or negative: functions saturate there, and conditions change.
 
-    A difference counts if it is larger than the measured effect of rounding on these values. Where TensorFlow rounds to
+    A difference counts if it is larger than the measured effect of rounding on these values. If TensorFlow rounds to
     float32, the effect of rounding to float32 is the bound.
 
     Args:
@@ -654,7 +654,7 @@ def _locate_first_difference(
 ) -> RungResult:
     """Add the first place where outputs differ, and the causes, to a rung.
 
-    If these are rounded constants, the next place counts at which more differs than they explain. Rounded constants are
+    If these are rounded constants, the next place counts where more differs than they explain. Rounded constants are
     reported even if the outputs agree within the tolerance, since that depends on the weights.
     """
     if rung.difference <= _ROUNDING_FLOOR:
@@ -769,7 +769,7 @@ def _largest(arrays: Sequence[Array]) -> float:
 
 
 def _depends_on(name: str, earlier: Sequence[str]) -> list[str]:
-    """Return the names of the rungs from which a rung's difference may follow.
+    """Return the names of the rungs that a rung's difference may follow from.
 
     Args:
         name: name of the rung.

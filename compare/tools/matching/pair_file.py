@@ -94,7 +94,7 @@ def _importable(name: str) -> bool:
 
 
 def _module(path: Path) -> tuple[str, str]:
-    """Return (name of the module, the variable with which Python finds it outside the current folder)."""
+    """Return (name of the module, the variable that lets Python find it outside the current folder)."""
     below = path.resolve().relative_to(Path.cwd()).parts if path.resolve().is_relative_to(Path.cwd()) else ()
     parts = [*below[:-1], path.stem]
     if len(parts) > 1 and all(map(_importable, parts)):

@@ -121,7 +121,7 @@ class _AccuracyClaim(PublishedClaim):
         raise NotImplementedError
 
     def verdict_on(self, difference: Difference) -> tuple[Verdict, str]:
-        """Judge a difference over enough seeds, of which at least one row learned."""
+        """Judge a difference over enough seeds, where at least one row learned."""
         raise NotImplementedError
 
     def verdict(self, difference: Difference | None) -> tuple[Verdict, str]:

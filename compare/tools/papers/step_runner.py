@@ -148,7 +148,7 @@ def run_steps(
         steps: in order.
         workspace: gets the record, the report, and a folder of each step.
         report: makes the report of the steps so far.
-        sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
+        sign: the SSH key that signs the records of the steps, and each comparison in them separately.
 
     Returns:
         The report and the exit code: the worst step's, or 1 if a signature fails. If interrupted, the exit code alone.

@@ -123,7 +123,7 @@ class Case:
     """Whether all replicas are in one process, so that they hand tensors on in memory."""
     train_examples: int
     cores: int
-    """Number of cores of each device, on which its layers were timed."""
+    """Number of cores of each device that timed its layers."""
     stages: tuple[Stage, ...] | None = None
     """Stages of a pipeline. None: it is cut evenly."""
 
@@ -205,7 +205,7 @@ class TaskGraph:
     peak_bytes: dict[str, float] = field(default_factory=dict[str, float])
     """Peak bytes of every device."""
     last_tasks: dict[str, int] = field(default_factory=dict[str, int])
-    """Index of the last task of each device. A device does its tasks in the order in which they are added."""
+    """Index of the last task of each device. A device does its tasks in the order that they are added."""
 
     def compute(self, device: Device, seconds: float, needs: Sequence[int] = (), kind: Kind = "compute") -> int:
         """Add a task of a device, behind its last one. Returns its index."""

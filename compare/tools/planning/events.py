@@ -21,7 +21,7 @@ class Task(NamedTuple):
 
 
 class TaskTiming(NamedTuple):
-    """Times in seconds at which a task was ready, began and ended."""
+    """Times in seconds when a task was ready, began and ended."""
 
     ready: float
     start: float
@@ -34,9 +34,9 @@ class Parts(NamedTuple):
     compute: float
     input: float
     exposed: float
-    """Seconds in which a device waits for communication."""
+    """Seconds when a device waits for communication."""
     bubble: float
-    """Seconds in which a device waits for the computing of another device."""
+    """Seconds when a device waits for the computing of another device."""
 
     @property
     def total(self) -> float:

@@ -181,7 +181,7 @@ def model_costs(
     Args:
         name: the contestant's name.
         run_spec: spec of a serial run of the model.
-        batches: (cores, batch size) at which its layers are timed.
+        batches: (cores, batch size) where its layers are timed.
         cores: number of cores of the serial run that is timed.
     """
     fields = run_spec.model_dump(mode="json", exclude={"steps", "epochs", "mode", "replicas", "paths", "hang_seconds", "cores"})

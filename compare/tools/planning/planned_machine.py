@@ -42,7 +42,7 @@ class Device(Finite):
 
     name: str
     speed: Positive = 1.0
-    """Speed relative to the device on which the layers were timed."""
+    """Speed relative to the device that timed the layers."""
     memory_mib: Positive | None = None
     """Memory in MiB. None: unknown."""
 

@@ -174,7 +174,7 @@ def _read_machine(path: str, names: Collection[str], replicas: int) -> PlannedMa
 
 
 def _batches(runs: Sequence[Spec], cores: int, share: int) -> set[tuple[int, int]]:
-    """Return (cores, batch size) at which layers are timed: the smallest, the largest and a replica's share of a batch."""
+    """Return (cores, batch size) where layers are timed: the smallest, the largest and a replica's share of a batch."""
     sizes = [run.per_replica_batch_size // run.micro_batches() for run in runs]
     serial = {(run.cores, run.global_batch_size) for run in runs if not run.is_parallel}
     return {(cores, size) for size in (min(sizes), share, max(sizes))} | serial

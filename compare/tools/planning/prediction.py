@@ -225,7 +225,7 @@ def with_network(case: Case, network: LinkModel, speed: float = 1.0) -> Case:
 
 
 def required_speedups(best: Case, other: Case) -> dict[str, float]:
-    """Return the factors by which links, or devices, must be faster so that another layout is as fast as the best one.
+    """Return how many times as fast links, or devices, must be so that another layout is as fast as the best one.
 
     A factor below 1 means slower. Factors outside `FACTORS` are left out. Of two factors, the smaller change counts.
     """
@@ -244,7 +244,7 @@ def required_speedups(best: Case, other: Case) -> dict[str, float]:
 
 
 def _crossing(lag: Callable[[float], float], border: float) -> float | None:
-    """Return the first exponent between 0 and a border at which the lag is gone. None: there is none on a grid of 12 points."""
+    """Return the first exponent between 0 and a border where the lag is gone. None: there is none on a grid of 12 points."""
     lower = 0.0
     for number in range(1, 13):
         upper = border * number / 12

@@ -22,7 +22,7 @@ MAP_LINKS = {
 """(alpha in seconds, beta in seconds per byte) of each link of the map."""
 MAP_REPLICAS = (2, 4, 8, 16)
 MAP_SPEEDS = (0.1, 1.0, 10.0, 100.0)
-"""Speeds of devices relative to those on which the layers were timed. A faster device computes less time per byte."""
+"""Speeds of devices relative to those that timed the layers. A faster device computes less time per byte."""
 
 
 class ProjectedLayout(Frozen):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import psutil
 
 PERIOD_SECONDS = 0.01
-"""Period in which a rank is stopped once. It is shorter than most steps, so that it acts like a slow processor."""
+"""Period where a rank is stopped once. It is shorter than most steps, so that it acts like a slow processor."""
 MOVE_SECONDS = 0.1
 """Seconds after which the next rank is slow, if ranks take turns."""
 _POLL_SECONDS = 0.05
@@ -39,7 +39,7 @@ EVEN = Straggler(1.0)
 
 
 class Brake:
-    """Context in which one rank of the run that this process starts is slow.
+    """Context where one rank of the run that this process starts is slow.
 
     The rank is stopped with all its threads (SIGSTOP) for a part of each period, then continued (SIGCONT). This is a CPU quota
     that needs neither root nor a control group. Processes that a rank has started itself are not stopped.
@@ -51,7 +51,7 @@ class Brake:
         self._thread = threading.Thread(target=self._run, name="brake")
         self.stopped_seconds = 0.0
         self.running_seconds = 0.0
-        """Seconds in which the slow rank was not stopped."""
+        """Seconds when the slow rank was not stopped."""
 
     @property
     def factor(self) -> float:

@@ -35,7 +35,7 @@ MEASURED_SECONDS = 4.0
 """Predicted seconds of the timed steps of a run without a slow rank."""
 MIN_STEPS, MAX_STEPS = 20, 400
 MAX_FACTOR_ERROR = 0.1
-"""Largest relative error of the factor by which a rank was slowed. Runs beyond it are left out."""
+"""Largest relative error of a rank's slow-down. Runs beyond it are left out."""
 
 
 class StragglerRecord(PlannedWork):
@@ -107,7 +107,7 @@ class StragglerResults:
 def simulate_slowdown(case: Case, straggler: Straggler) -> float:
     """Simulate the ratio of the time of a step to that without a slow rank.
 
-    Each rank is slow for many steps, if ranks take turns. So the speeds with each slow rank are averaged. Where ranks
+    Each rank is slow for many steps, if ranks take turns. So the speeds with each slow rank are averaged. If ranks
     synchronise less often than they take turns, each rank has the mean of its own speeds.
     """
     ranks = len(case.devices)

@@ -123,7 +123,7 @@ def _answers(outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Seq
 
 
 def _next(outcome: BisectionOutcome, commit: str | None) -> list[tuple[str, str]]:
-    """Name the command that shows the change, or the one that may decide."""
+    """Name the command that shows the change, or a command that may decide."""
     if outcome.outcome == "found":
         return [("the change", f"git show {commit[:8]}")] if commit else []
     if outcome.outcome != "undecided":

@@ -150,7 +150,7 @@ def _steps(candidates: int) -> int:
 
 
 def _classify(ratio: Ratio, border: float, level: float) -> Verdict:
-    """Tell on which side of the border the ratio is shown to be."""
+    """Tell the side of the border where the ratio is shown to be."""
     above, below = one_sided_p_values(ratio, border)
     return "bad" if above < level else "good" if below < level else "undecided"
 

@@ -51,7 +51,7 @@ class Bisection(PlannedWork):
     threshold: float
     most_repeats: int
     distributions_hashes: list[str] = []
-    """Hash of the distributions of each environment, or of the one that all commits run in."""
+    """Hash of the distributions of each environment, or of the common one of all commits."""
 
     def identity(self) -> dict[str, Any]:
         """A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other."""
@@ -99,7 +99,7 @@ class Candidates:
     ready: Callable[[int], AbstractContextManager[Contestant]]
     """Context manager of a candidate as a contestant, by its place. It raises RevisionError if it cannot be measured."""
     environments: Sequence[Environment]
-    """Environment of each candidate, or the one that all commits run in. Empty: the twin does not report it."""
+    """Environment of each candidate, or the common one of all commits. Empty: the twin does not report it."""
 
 
 def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Display) -> Candidates:
@@ -151,7 +151,7 @@ def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Di
 
 
 def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates:
-    """Return the environments in the order in which they are named."""
+    """Return the environments in the order that they are named."""
     paths = [Contestant.from_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise RevisionError(

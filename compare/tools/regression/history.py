@@ -47,7 +47,7 @@ from compare.tools.regression.revisions import RevisionError
 NAME = "history"
 _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_RATIO = 10.0
-"""Ratio of a plot's largest value to its smallest from which its axis is logarithmic."""
+"""Ratio of a plot's largest value to its smallest, above that its axis is logarithmic."""
 _MAX_LEGEND_ENTRIES = 24
 _NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 """Characters of a run's name on the first screen: alone, and beside its figure or machine."""

@@ -77,7 +77,7 @@ class MeasuredSubject(Frozen):
     start_times: list[str] = []
     """Start times of the runs, if recorded. Runs with the same start are the same runs."""
     saved_at: dict[int, datetime] = {}
-    """Times at which the files of a benchmark were saved, by file number. Empty for a row."""
+    """Times when the files of a benchmark were saved, by file number. Empty for a row."""
     unreliable_repeats: dict[int, Doubt] = {}
     """Reasons why times are not reliable, by repeat."""
     clock_cautions: dict[int, str] = {}
@@ -124,7 +124,7 @@ class Measurement(Frozen):
     is_damaged: bool = False
     """Whether a stored file was torn or changed, and not only left unsigned."""
     environments: dict[str, Environment] = {}
-    """Environments of the contestants of a comparison, as far as they are recorded."""
+    """Environments of the contestants of a comparison, if they are recorded."""
     environment_changes: list[Statement] = []
     """Cautions on runs of a comparison that were made in another environment than planned."""
     side: Literal["base", "head"] | None = None

@@ -1,4 +1,4 @@
-"""Pairs of runs in turn: base A, head B, then B A. They are a comparison in which each contestant has a base."""
+"""Pairs of runs in turn: base A, head B, then B A. They are a comparison where each contestant has a base."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Criteria:
     """Criteria of a regression."""
 
     threshold: float = 0.05
-    """Fraction by which a figure must be worse."""
+    """Least fraction that a figure must be worse by."""
     accuracy_threshold: float = 0.01
     """Loss of accuracy, in 0..1, that counts."""
     metrics: tuple[str, ...] | None = None

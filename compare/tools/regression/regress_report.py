@@ -265,9 +265,9 @@ def _method(judgement: Judgement) -> list[str]:
         lines.append(
             f"A regression is significantly worse, by more than {percent_words(judgement.threshold)} of seconds or MiB, or "
             f"{percent_words(judgement.accuracy_threshold)} of accuracy. {count(judgement.tested, 'figure')} could be tested. "
-            f"With {percent(CONFIDENCE)} confidence none is called better or worse by chance (Holm). Each interval is that of "
-            f"its figure alone. A figure that is the same number in every run is not tested."
-            f"{'' if judgement.one_look else ' This holds however often repeats are added.'}"
+            f"The risk that any of them is called better or worse by chance is {percent(1.0 - CONFIDENCE)}, for all together "
+            f"(Holm). Each interval is that of its figure alone. A figure that is the same number in every run is not tested."
+            f"{'' if judgement.one_look else ' You may add repeats and look again: the risk stays.'}"
             f"{resolution_words(ratios, judgement.tested, one_look=judgement.one_look, subject=figures)}"
         )
     if of_files:

@@ -241,7 +241,7 @@ def _revision(revision: str, repository: Path) -> Facts:
 
 
 def _environment_of_base(files: Mapping[str, Path | None], to_base: Callable[[Path], Path], folder: Path) -> dict[str, str]:
-    """Return the variables with which a process of this suite imports a user's modules from the base's checkout.
+    """Return the variables that let a process of this suite import a user's modules from the base's checkout.
 
     Args:
         files: files of the modules, in the head.

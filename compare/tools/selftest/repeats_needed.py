@@ -32,7 +32,7 @@ DIFFERENCES: dict[str, tuple[float, ...]] = {
 }
 """{name: true differences}. The questions of a family cycle through them."""
 MOST_FIXED_REPEATS = 1000
-"""Largest number of repeats for which a bound is computed."""
+"""Largest number of repeats with a computed bound."""
 
 
 class FamilyDecisions(NamedTuple):

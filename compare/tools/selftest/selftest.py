@@ -72,7 +72,7 @@ BLOCK_PAIRS = 2
 """Number of successive real pairs in a resampled block. Longer blocks leave too few different ones: with blocks of 5, 200
 independent pairs would miss the bar in a fifth of cases. So dependence has a test of its own, see `_dependence`."""
 TESTED_CORRELATION = 0.2
-"""Correlation of successive pairs for which the power of the test is stated: false alarms are 9 % then."""
+"""Correlation of successive pairs that the stated power of the test is for: false alarms are 9 % then."""
 LEAST_DEPENDENCE_P = 0.05
 NUM_PERMUTATIONS = 2000
 """Number of random permutations of the pairs, for the test of dependence."""

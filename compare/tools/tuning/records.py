@@ -145,7 +145,7 @@ class TuningSearch(Frozen):
     study: str
     """Name of the search's study in the storage."""
     trials: list[TunedTrial]
-    """Trials in the order in which they ended."""
+    """Trials in the order that they ended."""
     done: bool
     start_seconds: float | None = None
     """Seconds until all servers had imported their framework. The search's clock starts after that."""

@@ -20,7 +20,7 @@ from compare.tools.tuning.records import TuningRecord, TuningSearch
 from compare.tools.tuning.tuning_findings import Findings, over_repeats
 
 _INSTANTS = 200
-"""Number of instants at which the best value so far is drawn."""
+"""Number of instants when the best value so far is drawn."""
 
 _Curve = Callable[[Sequence[TuningSearch]], list[tuple[float, Spread | None]]]
 

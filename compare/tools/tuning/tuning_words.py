@@ -130,7 +130,7 @@ TEMPLATES: Templates = {
         "by then."
     ),
     "importance": lambda values: (
-        f"{values['contestant']}: of the variance over {values['settings']} settings, by fANOVA: {_parts(values)}."
+        f"{values['contestant']}: parts of the difference among {values['settings']} settings (fANOVA): {_parts(values)}."
     ),
     "importance_unknown": ("{contestant}: too few settings to tell: {settings} trained to their end, of the {needed} needed."),
     "importance_is_a_hint": (
@@ -141,7 +141,7 @@ TEMPLATES: Templates = {
         "Repeats differ only by the sampler's seed: all trials train with seed {seed}. The searches of a repeat share the "
         "sampler's seed, and are compared in pairs."
     ),
-    "unfinished": "{unfinished} of {searches} searches are not done, and are in no ratio.",
+    "unfinished": "{unfinished} of {searches} searches are not done, and are not compared.",
     "turns": "{jobs:,} jobs took turns on {budget:core}.",
     "cores_unused": "{jobs:job} used {used} of the budget's {budget} cores, because {jobs} does not divide {budget}.",
     "other_trials": (
@@ -151,11 +151,11 @@ TEMPLATES: Templates = {
     "trial_ended": f"{_SEARCH}: trial {{trial}} {{state}}: {{reason}}.",
     "interrupted": (
         f"{_SEARCH}: interrupted {{times:time}}. Its seconds are those of its attempts, each until its last finished trial. "
-        "They are in no ratio."
+        "They are not compared."
     ),
     "servers_lost": (
-        f"{_SEARCH}: {{lost}} of its processes ended and could not be replaced. It went on with fewer jobs. Its seconds are in "
-        "no ratio."
+        f"{_SEARCH}: {{lost}} of its processes ended and could not be replaced. It went on with fewer jobs. Its seconds "
+        "are not compared."
     ),
     "search_disturbed": (
         f"{_SEARCH}: other work took {{cores_taken:.2f}} cores of its budget of {{budget}}. Do not rely on its times."

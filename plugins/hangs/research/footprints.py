@@ -3,7 +3,7 @@
     python -m plugins.hangs.research.footprints record DIR --framework pytorch
     python -m plugins.hangs.research.footprints record DIR --framework tensorflow
 
-Each recording is a run of one mode in which one thing is planted, see `tests.planted.hanging`, looked at from its start. At
+Each recording is a run of one mode where one thing is planted, see `tests.planted.hanging`, looked at from its start. At
 each look it holds what the rules say, with each of `PATIENCES`. Control groups and network namespaces need root. Recordings
 that DIR has already are not made again.
 """
@@ -38,7 +38,7 @@ from tests.twins.runs import PROJECT, SETTINGS, Run
 
 INTERVAL = 0.25
 AFTER_SECONDS, FAULT_SECONDS, HEALTHY_SECONDS = 3.0, 15.0, 60.0
-"""Of training before what is planted, after it, and of a run in which nothing is."""
+"""Of training before what is planted, after it, and of a run where nothing is."""
 START_SECONDS = 120.0
 """Until what is planted has begun."""
 HOGS = 6
@@ -59,7 +59,7 @@ FAULTS = {
     "livelocked": "livelock",
     "network_cut": "nothing",
 }
-"""Kind of recording: what is planted in a rank. Where it is nothing, the fault comes from outside at that moment."""
+"""Kind of recording: what is planted in a rank. If it is nothing, the fault comes from outside at that moment."""
 
 
 class Wanted(NamedTuple):

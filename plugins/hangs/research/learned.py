@@ -1,6 +1,6 @@
 """Learned verdict on stuck jobs: a small decision tree over the ranks' resource use in the last seconds.
 
-`python -m plugins.hangs.research.learn_watch` makes it from recordings of runs in which something was planted. Unlike the
+`python -m plugins.hangs.research.learn_watch` makes it from recordings of runs where something was planted. Unlike the
 fixed rules of `watch`, it knows nothing of stacks. This watches a job, and lets the tree say whether it is stuck:
 
     python -m plugins.hangs.research.learned PID
@@ -79,9 +79,9 @@ class DecisionTree(Exact):
     """The decision tree and its thresholds, as stored in learned.json."""
 
     threshold: float
-    """Minimum stuck fraction at which a rank counts as stuck."""
+    """Minimum stuck fraction where a rank counts as stuck."""
     lasting_seconds: float
-    """Seconds for which a rank must count as stuck before it is reported."""
+    """Least seconds of counting as stuck before a rank is reported."""
     nodes: list[TreeNode]
 
     def predict(self, values: Mapping[str, float]) -> tuple[float, list[str]]:

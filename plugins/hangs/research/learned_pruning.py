@@ -248,7 +248,7 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
 def learned(trees: Sequence[Tree], seed: int) -> tuple[Callable[[Tree], Callable[[int], bool]], Any]:
     """(a policy that was fitted to these programs, its model).
 
-    The threshold is the largest at which none of these programs loses its bug, by models that were fitted to programs of other
+    The threshold is the largest where none of these programs loses its bug, by models that were fitted to programs of other
     kinds. What is lost at half of it is given again, with more weight.
     """
     values = np.concatenate([_values(each) for each in trees])
@@ -363,7 +363,7 @@ def main() -> None:
 
 def _lowest(families: Sequence[Sequence[bool]], seed: int) -> float:
     """The lower 95 % bound of the recall. Families are drawn again, for variants of one are alike. If none misses a bug, it is
-    that of as many families in which none did.
+    that of as many families where none did.
     """
     if all(all(each) for each in families):
         return 0.05 ** (1 / len(families))

@@ -1,6 +1,6 @@
 """A month of use in minutes: short comparisons in a row, and faults drawn by a seed. Nothing is lost, and nothing stays behind.
 
-`make test-all` does five minutes of each kind. The campaigns of docs/survival.md:
+`make test-all` does five minutes of each kind. The campaigns of docs/hangs.md:
 
     CONVTWINS_MONTH=5000 pytest tests/compare/comparison/test_month.py -m slow -s -k made_up
     CONVTWINS_MONTH=500 pytest tests/compare/comparison/test_month.py -m slow -s -k real

@@ -19,7 +19,7 @@ from tests.support import comparisons
 from tests.support.comparisons import of_rows, row, with_fields, with_plan, with_runs
 from tests.support.statements import in_words
 
-DISAGREE = "THE DIVISIONS DISAGREE"
+DISAGREE = "THE SETTINGS DECIDE WHO IS FASTER"
 EQUAL = comparisons.conditions(row("pytorch"))
 OTHER_LAYOUT = EQUAL | {"layout": "NHWC"}
 BUDGET = SwitchSearchBudget(switches=None, rounds=5, steps=30, configurations=21)
@@ -211,7 +211,7 @@ def test_divisions_that_disagree_are_told_in_the_first_lines(snapshot: SnapshotA
     assert first.startswith(DISAGREE) and first == snapshot
     report = comparison_report.report(judged, Path("out"))
     assert report.screen is not None
-    assert [answer.sentences for answer in report.screen.answers if answer.label == "Divisions"] == [[first]]
+    assert [answer.sentences for answer in report.screen.answers if answer.label == "Settings"] == [[first]]
     page = report.to_markdown()
     assert page.count(tables.escaped(first)) == 1 and page.index(tables.escaped(first)) < page.index("## ")
 

@@ -1,4 +1,4 @@
-"""A figure is declared once, in `compare.judgement.figures`. Everything else follows, docs/figures.md too.
+"""A figure is declared once, in `compare.judgement.figures`. Everything else follows, docs/reading-a-report.md too.
 
 `pytest tests/compare/judgement/test_figures.py --snapshot-update` writes the table of the page anew.
 """
@@ -20,8 +20,8 @@ from compare.tools.regression import history, regress
 from compare.tools.regression.records import Criteria, metrics_named
 from tests.support import comparisons
 
-PAGE = Path(__file__).parents[3] / "docs" / "figures.md"
-_TABLE = re.compile(r"^\| figure \|.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+PAGE = Path(__file__).parents[3] / "docs" / "reading-a-report.md"
+_TABLE = re.compile(r"^\| figure \|.*?(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 
 
 def joules(run: RunResult) -> float:

@@ -200,7 +200,7 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
         assert ("slower than serial on 2 cores" in gains) == ("below" in of_modes)
         assert decided or not marks & {"+", "-"}
         assert bool(in_doubt) == any("rely" in each for each in answers.get("Trouble", ()))
-    assert ("proved in float64" in fair) == (found["comparable"] and verdict in ("proved", "proved in float64"))
+    assert ("proved in 64-bit numbers" in fair) == (found["comparable"] and verdict in ("proved", "proved in float64"))
     assert ("as they are timed, all rows" in fair) == (found["comparable"] and verdict == "proved in float64")
     assert ("computed again" in fair) == (computed and "follow the plan" in fair)
     assert len(printed(whole, 100).splitlines()) <= MAX_LINES + 2

@@ -249,7 +249,7 @@ class Program:
     def _transitive_callers(
         self, calls: dict[int, list[_FunctionSummary]], is_direct: Callable[[_FunctionSummary], bool]
     ) -> set[int]:
-        """Return the ids of the summaries for which `is_direct` holds, and of all their transitive callers."""
+        """Return the ids of the summaries where `is_direct` holds, and of all their transitive callers."""
         summaries = [*self._summaries.values(), *self._module_summaries.values()]
         callers: dict[int, list[_FunctionSummary]] = defaultdict(list)
         for caller in summaries:

@@ -64,7 +64,7 @@ class DecisionPath:
         self.decisions: list[tuple[int, int]] = []
         """(chosen alternative, number of alternatives) of each decision."""
         self.data_dependent: set[int] = set()
-        """Indices of decisions at which a rank may diverge from the others if their data differ."""
+        """Indices of decisions where a rank may diverge from the others if their data differ."""
 
     def choose(self, alternatives: int) -> int:
         if alternatives <= 1:
@@ -219,7 +219,7 @@ class SimulatedThread:
     """(lock, step where it was acquired, whether by `acquire` instead of `with`) of each held lock."""
     trace: list[TraceStep] = field(default_factory=list[TraceStep])
     divergences: list[tuple[int, TraceStep]] = field(default_factory=list[tuple[int, TraceStep]])
-    """(number of collectives issued before, branch) of each decision at which ranks may diverge."""
+    """(number of collectives issued before, branch) of each decision where ranks may diverge."""
     raise_step: TraceStep | None = None
     assumed_truths: dict[int, tuple[Value, bool]] = field(default_factory=dict[int, tuple[Value, bool]])
     full_pool: SyncObject | None = None

@@ -52,7 +52,7 @@ class Const(Value):
 
 @dataclass(eq=False)
 class Unknown(Value):
-    """A value of which only marks and perhaps a shape are known. Reading an attribute twice gives the same value."""
+    """A value with only marks and perhaps a shape known. Reading an attribute twice gives the same value."""
 
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
     """Attributes by name. Names with `?` or `[` are internal: comparison results, items, and the sources of a tensor."""

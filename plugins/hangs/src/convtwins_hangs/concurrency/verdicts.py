@@ -296,7 +296,7 @@ def _divergence_finding(
 def lock_orders(
     acquisitions: Sequence[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]], cls: str
 ) -> list[ConcurrencyFinding]:
-    """Return the cycles in the order in which the methods of one class take its locks.
+    """Return the cycles in the order that the methods of one class take its locks.
 
     Args:
         acquisitions: `ExecutionState.lock_acquisitions` of several executions. Locks of the same site are the same lock.

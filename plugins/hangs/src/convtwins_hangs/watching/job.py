@@ -16,11 +16,11 @@ from common.spec import SpecError
 from convtwins_hangs.watching import stacks
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
-"""Environment variables in which launchers pass the rank. The variable with the most different values counts."""
+"""Environment variables where launchers pass the rank. The variable with the most different values counts."""
 _MAX_DIGITS = 9
 """Maximum digits of a rank. The text comes from the job and may be anything."""
 _STARTING_SECONDS = 60.0
-"""Seconds after its start in which a process may not have reached the function that knows its rank."""
+"""Seconds after its start where a process may not have reached the function that knows its rank."""
 
 
 class ProcessInfo(NamedTuple):

@@ -53,7 +53,7 @@ class Look(NamedTuple):
     """CPU seconds of all processes but the first Python program, and of that program's native threads."""
     core_wait_seconds: float
     throttled_seconds: float
-    """Seconds in which a quota kept the rank from running."""
+    """Seconds when a quota kept the rank from running."""
     wants: bool
     """Whether at the second look a thread has a core, waits for one, or waits for the disk."""
     disk_waits: bool
@@ -137,7 +137,7 @@ class JobMember:
         self._counters = _Counters({}, {}, 0.0)
         self._quiet_seconds = 0.0
         self._polled_loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
-        """(time, loops in which the threads that do not wait only polled) of the last samples."""
+        """(time, loops where the threads that do not wait only polled) of the last samples."""
         self.samples: deque[tuple[float, WaitState]] = deque()
         """(time, wait state) of the last samples. Samples of one look have the same time."""
         self._main_pid = group.pids[0]

@@ -19,21 +19,21 @@ from convtwins_hangs.watching.member import IDLE_BYTES, MAX_JOINT_MEMBERS, MIN_J
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
 MIN_STARVED_FRACTION = 0.5
-"""Minimum fraction of its wanted core time in which a starved rank waits for a core."""
+"""Minimum fraction of its wanted core time when a starved rank waits for a core."""
 _MIN_WANTED_CORES = 0.25
 """Minimum cores that a rank must want to count as starved."""
 _NEARLY_STARVED_RATIO = 0.8
 """Minimum ratio of a rank's starved fraction and wanted cores to those of the most starved rank."""
 MIN_DISK_WAIT_FRACTION = 0.5
-"""Minimum fraction of the looks in which a thread waits for the disk."""
+"""Minimum fraction of the looks where a thread waits for the disk."""
 MIN_FAULTS_PER_SECOND = 20.0
 """Minimum major page faults a second of a rank that waits for its memory."""
 _MIN_THROTTLED_FRACTION = 0.05
-"""Minimum fraction of the time in which a quota stops a rank, to be named."""
+"""Minimum fraction of the time when a quota stops a rank, to be named."""
 _MAX_DOWNLOAD_CORES = 0.1
 """Maximum cores of a rank that waits for the network while bytes move."""
 _MIN_LATE_FRACTION = 2 / 3
-"""Minimum fraction of the joint samples in which a late rank alone is in no exchange."""
+"""Minimum fraction of the joint samples where a late rank alone is in no exchange."""
 _MAX_ON_TIME_FRACTION = 1 / 3
 """Maximum such fraction of every rank if the network is to blame."""
 _MIN_UNANSWERED_TRIES = 3
@@ -59,7 +59,7 @@ def judge_job(members: Sequence[JobMember], patience: float, stacks_age: float =
     Args:
         members: the job's ranks, with those that have ended.
         patience: a job is called slow or stuck after so many seconds.
-        stacks_age: age in seconds up to which stacks of an idle rank are not taken again.
+        stacks_age: age in seconds of an idle rank's stacks before they are taken again.
     """
     living = [member for member in members if not member.ended]
     if not members:
@@ -124,7 +124,7 @@ def _standing(name: str, state: WaitState, **facts: Any) -> ProcessState:
 
 
 def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState]) -> Verdict:
-    """Judge a job in which all ranks wait."""
+    """Judge a job where all ranks wait."""
     mismatch = _find_mismatch(members)
     exchange, numbers = (f". {mismatch.message}", mismatch.missing) if mismatch is not None else ("", [])
     peers = {member.name: peer for member in members if (peer := _unanswered_peer(member))}
@@ -163,7 +163,7 @@ def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState
 
 
 def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitState], patience: float) -> Verdict | None:
-    """Judge a job in which some ranks work. None: the others wait for good reason, or it is unknown."""
+    """Judge a job where some ranks work. None: the others wait for good reason, or it is unknown."""
     processes = [_standing(name, state) for name, state in states.items()]
     blame = judge.judge([*processes, *(ProcessState(member.name) for member in working)])
     alone = {name: state for name, state in states.items() if blame is not None and name in blame.names}
@@ -207,7 +207,7 @@ def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
 
 
 class _Lateness(NamedTuple):
-    """Joint samples in which a rank was in no exchange while all others were."""
+    """Joint samples where a rank was in no exchange while all others were."""
 
     member: JobMember
     late_samples: list[dict[str, WaitState]]
@@ -261,7 +261,7 @@ def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMe
 
 
 def _starved_fraction(member: JobMember, least_cores: float = _MIN_WANTED_CORES) -> float:
-    """Return the fraction of its wanted core time in which a rank waits for a core. 0: it hardly wants any."""
+    """Return the fraction of its wanted core time when a rank waits for a core. 0: it hardly wants any."""
     ran, waited = member.rate("cpu_seconds"), member.rate("core_wait_seconds")
     return waited / (ran + waited) if ran + waited >= least_cores else 0.0
 
@@ -298,7 +298,7 @@ def _is_downloading(member: JobMember, patience: float) -> bool:
 
 
 def _judge_working(living: Sequence[JobMember], patience: float) -> Verdict:
-    """Judge a job that nothing holds up, or one that was not watched for long enough."""
+    """Judge a job that nothing holds up, or was not watched for long enough."""
     cores, steps = sum(member.rate("cpu_seconds") for member in living), _num_steps(living)
     seconds = max(member.watched_seconds() for member in living)
     if not seconds:
