@@ -227,8 +227,8 @@ def test_the_caution_shows_whether_replaced_repeats_favoured_a_side() -> None:
     stored = again(of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1), np.array([7.0, 7.0, 8.0]))
     (sentence,) = [sentence for sentence in in_words(stored)["troubles"] if "--again disturbed" in sentence]
     assert "Repeat 2 " in sentence and "3 runs in all" in sentence
-    assert "jax-serial-2 over pytorch-serial-2: 2.000 in 1 replaced pair, 1.143 now" in sentence
-    assert "jax-serial-2 over tensorflow-serial-2: 1.333 in 1 replaced pair, 1.143 now" in sentence
+    assert "jax-serial-2 over pytorch-serial-2: 2.000 in the 1 old pair, 1.143 now" in sentence
+    assert "jax-serial-2 over tensorflow-serial-2: 1.333 in the 1 old pair, 1.143 now" in sentence
 
 
 def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_they_are(

@@ -252,7 +252,7 @@ def test_two_folders_have_one_interval_and_one_p_in_regress_and_report(tmp_path:
     assert (change.change.low, change.change.high) == pytest.approx((shown.low, shown.high))
     looked = statistics.mean_difference_of_samples([math.log(each) for each in noise[:5]], [math.log(each) for each in noise])
     assert change.change.p is not None and change.change.p > looked.p
-    assert not judged.one_look and "however often repeats are added" in json.dumps(words(judged))
+    assert not judged.one_look and "You may add repeats and look again: the risk stays" in json.dumps(words(judged))
 
 
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
             {"changed": {"weights_hash": "others"}},
             [
                 *(
-                    f"{name} serial, 2 cores: the initial weights changed, so the runs compute something else than before."
+                    f"{name} serial, 2 cores: the initial weights changed, so these runs do not compute what they did before."
                     for name in BOTH
                 ),
                 UNPROVED,
@@ -766,7 +766,7 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     assert "(A, B, B, A, ...)" in how and "--interleaved" not in how
     odd = judge(autosaved(storage, "B"), None)
     assert odd.paired and odd.changes[0].change.n == 5
-    assert any("test_step: 1 figure without a partner" in each for each in odd.cautions)
+    assert any("test_step: 1 figure left over when runs were paired" in each for each in odd.cautions)
 
 
 def seconds_of(storage: Path, commit: str) -> list[float]:
