@@ -102,7 +102,7 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
     done = parity("--optimizer", "sgd", "--out", str(out := tmp_path / "kept"))
     assert done.exit_code == 0
     heading, _, *lines = (out / "tables" / "rungs.md").read_text().splitlines()[2:]
-    assert heading == "| rung | model | optimizer | largest difference | step | tolerance | status | reason |"
+    assert heading == "| check | model | optimizer | largest difference | step | tolerance | status | reason |"
     losses = next(line for line in lines if line.startswith("| 5 losses"))
     assert losses == (
         "| 5 losses | simple\\_cnn | sgd | 0.0e+00 | 1 of 5 | 1.0e-12 | passed | rounding of float64 (loss from 1.97 to 1.32) |"
