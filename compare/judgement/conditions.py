@@ -59,11 +59,10 @@ PLAIN_WORDS = {
 }
 """Words for each kind of division, behind "with"."""
 
+_DIVISION_NAMES = {"closed": "closed division", "open": "open division", "neither": "neither closed nor open division"}
+
 DIVISION_WORDS = {
-    **PLAIN_WORDS,
-    "closed": f"{PLAIN_WORDS['closed']} (closed division)",
-    "open": f"{PLAIN_WORDS['open']} (open division)",
-    "neither": f"{PLAIN_WORDS['neither']} (neither closed nor open division)",
+    kind: f"{words} ({_DIVISION_NAMES[kind]})" if kind in _DIVISION_NAMES else words for kind, words in PLAIN_WORDS.items()
 }
 """Words for each kind of division, with its name."""
 
@@ -77,12 +76,15 @@ class ComparisonDivision(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{DIVISION_WORDS[self.kind]}: {self.detail}" if self.detail else DIVISION_WORDS[self.kind]
+        return self._with_detail(DIVISION_WORDS)
 
     @property
     def plain_words(self) -> str:
         """The words without the name of the division, for the first screen."""
-        return f"{PLAIN_WORDS[self.kind]}: {self.detail}" if self.detail else PLAIN_WORDS[self.kind]
+        return self._with_detail(PLAIN_WORDS)
+
+    def _with_detail(self, words: Mapping[str, str]) -> str:
+        return f"{words[self.kind]}: {self.detail}" if self.detail else words[self.kind]
 
 
 def row_conditions(stored: StoredComparison, row: Row) -> dict[str, str]:

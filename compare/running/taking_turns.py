@@ -150,7 +150,7 @@ class Seat:
 
 
 def _stop_session(process: StartedProcess) -> None:
-    """Stop all processes of a run. They share its session, in which each rank leads a process group of its own."""
+    """Stop all processes of a run. They share its session. Each rank leads a process group there."""
     new, stopped = {process.pid}, set[int]()  # what watches the ranks is stopped first, so it sees none that is
     while new:
         _signal_groups(new, signal.SIGSTOP)

@@ -38,9 +38,9 @@ from tests.twins.runs import PROJECT, SETTINGS, Run
 
 INTERVAL = 0.25
 AFTER_SECONDS, FAULT_SECONDS, HEALTHY_SECONDS = 3.0, 15.0, 60.0
-"""Of training before what is planted, after it, and of a run where nothing is."""
+"""Seconds of training before the planted fault, after it, and in a run without one."""
 START_SECONDS = 120.0
-"""Until what is planted has begun."""
+"""Longest wait until the planted fault has begun, in seconds."""
 HOGS = 6
 LOG_CHARACTERS = 2000
 PATIENCES = (4.0, 10.0)
