@@ -1,45 +1,77 @@
 """The ratio of two runs that took turns, from their slices.
 
 Slice k of one run and of the other are the same steps of the same epoch. They were trained within seconds of each other, unless
-a run was resumed alone or followed in a round of its own.
+a run was resumed alone or followed in a round of its own. A slice counts by its seconds per timed step, for each run records
+other steps off the clock.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from common.artifacts.schema import RunResult, Slice
+from common.artifacts.schema import EpochRecord, RunResult, Slice
 from common.machine.interference import DISTURBED_FROM
 
-LEAST_SLICES = 8
-"""Number of pairs of slices below which the runs' own seconds make the ratio."""
+LEAST_SLICES = 4
+"""Number of pairs of slices below which the runs' own seconds make the ratio. From 4 on, the robust mean varies no more than
+they do, and about half as much where bursts of other work meet them."""
+MOST_VALUES = 1000
+"""Number of values up to which the robust mean is that of all at once: the means of their pairs take 8 MB."""
 
 
 def ratio(slow: RunResult, fast: RunResult) -> float | None:
     """Return the seconds of one run over those of another: a robust mean over their slices. None: too few slices are alike.
 
-    A slice counts if both runs timed all its steps, and other work disturbed it in neither.
+    A slice counts if other work disturbed it in neither run.
     """
-    logs = [math.log(one.seconds / other.seconds) for one, other in paired(slow, fast) if not is_disturbed(one, other)]
+    pairs = [pair for pair in paired(slow, fast) if not any(is_disturbed(timed.slice) for timed in pair)]
+    logs = [math.log(one.step_seconds / other.step_seconds) for one, other in pairs]
     return math.exp(hodges_lehmann(logs)) if len(logs) >= LEAST_SLICES else None
 
 
-def paired(one: RunResult, other: RunResult) -> Iterator[tuple[Slice, Slice]]:
-    """Yield the slices of the same steps, of which both runs timed all. Much shorter ones, as of a first turn, are left out."""
+class TimedSlice(NamedTuple):
+    """A slice and its timed steps."""
+
+    slice: Slice
+    steps: frozenset[int]
+    """Numbers of its timed steps in the epoch, from 1."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Wall time of a timed step, at least one of them."""
+        return self.slice.seconds / len(self.steps)
+
+
+def paired(one: RunResult, other: RunResult) -> Iterator[tuple[TimedSlice, TimedSlice]]:
+    """Yield the slices of the same steps of two runs.
+
+    Left out are slices of which either run timed less than half of the usual number of steps. So are those that end an epoch
+    if one run alone timed their last step: its batch may be smaller.
+    """
     lengths = [slice_.steps for epoch in one.epochs for slice_ in epoch.slices]
     usual = max(set(lengths), key=lengths.count, default=0)
     for mine, theirs in zip(one.epochs, other.epochs, strict=False):
-        left_out = {*mine.left_out, *theirs.left_out}
-        by_steps = {(slice_.first_step, slice_.steps): slice_ for slice_ in theirs.slices}
-        for slice_ in mine.slices:
-            partner = by_steps.get((slice_.first_step, slice_.steps))
-            steps = range(slice_.first_step, slice_.first_step + slice_.steps)
-            is_whole = slice_.steps >= usual / 2 and left_out.isdisjoint(steps)
-            if partner is not None and is_whole and min(slice_.seconds, partner.seconds) > 0.0:
-                yield slice_, partner
+        partners = {(timed.slice.first_step, timed.slice.steps): timed for timed in _timed_slices(theirs)}
+        for timed in _timed_slices(mine):
+            partner = partners.get((timed.slice.first_step, timed.slice.steps))
+            if (
+                partner is not None
+                and min(len(timed.steps), len(partner.steps)) >= max(usual / 2, 1)
+                and (mine.steps in timed.steps) == (mine.steps in partner.steps)
+                and min(timed.slice.seconds, partner.slice.seconds) > 0.0
+            ):
+                yield timed, partner
+
+
+def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:
+    for slice_ in epoch.slices:
+        steps = range(slice_.first_step, slice_.first_step + slice_.steps)
+        yield TimedSlice(slice_, frozenset(steps).difference(epoch.left_out))
 
 
 def cores_lost(slice_: Slice) -> float:
@@ -47,15 +79,20 @@ def cores_lost(slice_: Slice) -> float:
     return max(slice_.taken_cpu_seconds, slice_.stolen_cpu_seconds) / slice_.seconds if slice_.seconds else 0.0
 
 
-def is_disturbed(*slices: Slice) -> bool:
-    return any(cores_lost(slice_) > DISTURBED_FROM for slice_ in slices)
+def is_disturbed(slice_: Slice) -> bool:
+    return cores_lost(slice_) > DISTURBED_FROM
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
     """Return the median of the means of all pairs of values, each value with itself included.
 
-    It is as good as the mean where errors are normal (96 % of its precision), and single outliers hardly move it.
+    It is as good as the mean where errors are normal (96 % of its precision), and single outliers hardly move it. Of very many
+    values, it is the mean over equal parts, each spread over all.
     """
-    array = np.asarray(values, np.float64)
-    upper = np.triu_indices(len(array))
-    return float(np.median((array[:, None] + array)[upper]) / 2)
+    parts = math.ceil(len(values) / MOST_VALUES)
+    estimates: list[float] = []
+    for part in range(parts):
+        array = np.asarray(values[part::parts], np.float64)
+        upper = np.triu_indices(len(array))
+        estimates.append(float(np.median((array[:, None] + array)[upper]) / 2))
+    return statistics.fmean(estimates)

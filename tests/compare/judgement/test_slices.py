@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from common.artifacts.schema import RunResult, Slice
 from compare.judgement import slices
 from tests.support import comparisons
 
 
-def run(*seconds: float, steps: int = 10, taken: dict[int, float] | None = None, **epoch_fields: Any) -> RunResult:
+def run(
+    *seconds: float, steps: int = 10, steps_of_epoch: int = 0, taken: dict[int, float] | None = None, **epoch_fields: Any
+) -> RunResult:
     """A run of one epoch with slices of these seconds.
 
     Args:
         steps: steps of a slice.
+        steps_of_epoch: 0: those of the fixture.
         taken: {slice: CPU seconds that other work took}.
     """
     made = [
@@ -29,7 +34,8 @@ def run(*seconds: float, steps: int = 10, taken: dict[int, float] | None = None,
         for place, value in enumerate(seconds)
     ]
     result = comparisons.good(comparisons.row("pytorch"), sum(seconds))
-    return result.model_copy(update={"epochs": [result.epochs[0].model_copy(update={"slices": made, **epoch_fields})]})
+    fields = {"slices": made, "steps": steps_of_epoch or result.epochs[0].steps, **epoch_fields}
+    return result.model_copy(update={"epochs": [result.epochs[0].model_copy(update=fields)]})
 
 
 FAST = run(*[1.0] * 10)
@@ -47,11 +53,58 @@ def test_a_slow_slice_hardly_moves_the_ratio_and_a_disturbed_one_not_at_all() ->
     assert slices.ratio(run(*[2.0] * 8, 200.0, 200.0, taken={8: 100.0, 9: 100.0}), FAST) == pytest.approx(2.0)
 
 
-def test_too_few_slices_that_are_whole_and_undisturbed_in_both_make_no_ratio() -> None:
-    assert slices.ratio(run(*[2.0] * 7), FAST) is None
-    assert slices.ratio(run(*[2.0] * 10, taken=dict.fromkeys(range(3), 1.0)), FAST) is None
-    assert slices.ratio(FAST, run(*[2.0] * 10, left_out=[2, 15, 29])) is None
+def test_too_few_slices_that_are_undisturbed_in_both_make_no_ratio() -> None:
+    assert slices.ratio(run(*[2.0] * 3), FAST) is None
+    assert slices.ratio(run(*[2.0] * 4), FAST) == pytest.approx(2.0)
+    assert slices.ratio(run(*[2.0] * 10, taken=dict.fromkeys(range(7), 1.0)), FAST) is None
     assert slices.ratio(run(*[2.0] * 10), comparisons.good(comparisons.row("pytorch"), 1.0)) is None
+
+
+def test_a_slice_counts_by_its_timed_steps_wherever_the_others_were_recorded() -> None:
+    """The recorded steps, two of ten in each slice, took no time of the slice."""
+    recorded = [step for place in range(10) for step in (3 + 10 * place, 8 + 10 * place)]
+    assert slices.ratio(run(*[1.6] * 10, left_out=recorded), FAST) == pytest.approx(2.0)
+    assert slices.ratio(FAST, run(*[1.6] * 10, left_out=recorded)) == pytest.approx(0.5)
+    assert slices.ratio(run(*[1.6] * 10, left_out=recorded), run(*[0.9] * 10, left_out=recorded[::2])) == pytest.approx(2.0)
+
+
+def test_a_slice_of_which_a_run_timed_few_steps_is_no_pair() -> None:
+    few = run(*[1.0] * 10, left_out=[*range(2, 8), *range(12, 17)])  # six of the first slice, five of the second
+    assert [pair[0].slice.first_step for pair in slices.paired(few, FAST)] == [*range(12, 102, 10)]
+    assert [pair[0].slice.first_step for pair in slices.paired(FAST, few)] == [*range(12, 102, 10)]
+    assert [*slices.paired(run(*[1.0] * 10, left_out=[*range(2, 102)]), FAST)] == []
+
+
+def test_the_slice_that_ends_an_epoch_counts_if_both_runs_timed_its_last_and_maybe_smaller_batch_or_neither_did() -> None:
+    whole, without = (run(*[1.0] * 10, steps_of_epoch=101, left_out=left_out) for left_out in ([], [101]))
+    counts = [len([*slices.paired(one, other)]) for one in (whole, without) for other in (whole, without)]
+    assert counts == [10, 9, 9, 10]
+
+
+def test_the_robust_mean_of_very_many_values_is_nearly_that_of_all_at_once() -> None:
+    values = np.random.default_rng(0).exponential(1.0, 3 * slices.MOST_VALUES - 1)
+    means = (values[:, None] + values)[np.triu_indices(len(values))] / 2
+    assert slices.hodges_lehmann(values.tolist()) == pytest.approx(float(np.median(means)), abs=0.02)
+    assert slices.hodges_lehmann([*values.tolist(), 1e9]) == pytest.approx(float(np.median(means)), abs=0.02)
+
+
+@pytest.mark.parametrize("number", [slices.LEAST_SLICES, 8, 20])
+@pytest.mark.parametrize("bursts", [False, True])
+def test_the_robust_mean_of_slices_varies_no_more_than_whole_runs_and_half_as_much_after_bursts(
+    number: int, *, bursts: bool
+) -> None:
+    """A burst meets one slice in ten and one of the two runs."""
+    random = np.random.default_rng(number)
+
+    def seconds() -> NDArray[np.float64]:
+        noise = 1.0 + 0.08 * np.abs(random.standard_normal((1000, number)))
+        lengths = 1.0 + random.exponential(0.6, noise.shape) * (random.random(noise.shape) < 0.1)
+        return noise * lengths if bursts else noise
+
+    one, other = seconds(), seconds()
+    by_runs = np.log(one.sum(axis=1) / other.sum(axis=1)).std()
+    by_slices = np.std([slices.hodges_lehmann(logs) for logs in np.log(one / other).tolist()])
+    assert by_slices < (0.55 if bursts else 1.03) * by_runs
 
 
 def test_slices_of_other_steps_are_no_pairs() -> None:
