@@ -395,7 +395,7 @@ def _run_rounds(
         name=lambda row: row.id,
         label=label,
         ending=run_figures.ending,
-        execute_together=(lambda jobs: run_round(jobs, executing)) if comparison.settings.turns else None,
+        execute_together=(lambda jobs: run_round(jobs, executing)) if comparison.takes_turns else None,
     ):
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)

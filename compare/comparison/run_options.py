@@ -76,7 +76,9 @@ class RunOptions:
     )
     turns: Annotated[
         bool | None,
-        typer.Option("--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: no."),
+        typer.Option(
+            "--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: on a CPU."
+        ),
     ] = None
     restarts: Annotated[
         int | None,

@@ -349,7 +349,7 @@ def _settings(compared: JudgedComparison) -> str:
     seeds = f"seeds {', '.join(map(str, settings.seeds))}" if settings.seeds else f"seed {spec.seed}"
     repeat_words = _repeats(compared)[1]
     repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(settings.repeats, "repeat")
-    repeats += ", in turns" if settings.turns else ""
+    repeats += ", in turns" if comparison.takes_turns else ""
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     training = f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}"
     return f"{training}, {seeds}, {repeats}{part}"

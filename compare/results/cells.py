@@ -50,9 +50,12 @@ class MatrixPlan(PlannedWork):
     _read_version_1 = model_validator(mode="before")(lambda values: from_version_1(values, version=None))
 
     def identity(self) -> dict[str, Any]:
-        shared = self.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "turns", "seeds"})
+        shared = self.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
         rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in self.cells}
         return {"cells": rows, "on other machines": self.on is not None, **shared}
+
+    def difference(self, new: Any) -> str | None:
+        return self.settings.difference_in_turns(new.settings) or super().difference(new)
 
     def continued_by(self, new: Any) -> Self:
         return self.model_copy(update={"settings": self.settings.continued_by(new.settings), "on": new.on})

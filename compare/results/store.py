@@ -167,6 +167,13 @@ class Comparison(Exact):
         return min((row.spec.replicas_requested for row in self.rows if row.spec.is_parallel), default=2)
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether the runs of a repeat take turns. GPUs are no default: both frameworks would have to share their memory."""
+        if self.settings.turns is not None:
+            return self.settings.turns
+        return not self.machine.get("gpus") and sum(row.unavailable is None for row in self.rows) > 1
+
+    @property
     def headline(self) -> str:
         """Verdict of the proof in one word: `proved` only if each serial row is proved as it is timed.
 
@@ -199,9 +206,8 @@ class Comparison(Exact):
         """Describe what makes another comparison different. None: it can continue this one."""
         if other := self._row_difference(new.rows, new.settings.seeds):
             return other
-        if self.settings.turns != new.settings.turns:
-            ways = {True: "in turns (--turns)", False: "one after the other (--no-turns)"}
-            return f"its runs train {ways[self.settings.turns]}; asked for: {ways[new.settings.turns]}"
+        if other := self.settings.updated(turns=self.takes_turns).difference_in_turns(new.settings):
+            return other
         if self.data_hash != new.data_hash:
             return "its data had other content"
         if self.versions != new.versions:

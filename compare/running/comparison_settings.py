@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from common.frozen import Count, Exact
 from common.spec import SpecError
@@ -38,8 +38,8 @@ class ComparisonSettings(Exact):
     """Whether to prove first that the training is the same."""
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
-    turns: bool = False
-    """Whether the runs of a repeat take turns within their epochs, see `taking_turns`."""
+    turns: bool | None = None
+    """Whether the runs of a repeat take turns within their epochs, see `taking_turns`. None: on a CPU they do."""
     restarts: Count = 0
     """How often a run that dies is restarted, see `executor.execute`."""
     target_accuracy: float | None = None
@@ -90,6 +90,13 @@ class ComparisonSettings(Exact):
             return not self.seeds and not seeds
         return all(self.seeds[repeat % len(self.seeds)] == seeds[repeat % len(seeds)] for repeat in range(self.repeats))
 
+    def difference_in_turns(self, new: ComparisonSettings) -> str | None:
+        """Describe how new settings ask for another way to take turns. None: they do not."""
+        if new.turns in (None, self.turns):
+            return None
+        ways = {True: "in turns (--turns)", False: "one after the other (--no-turns)", None: "in turns on a CPU alone"}
+        return f"its runs train {ways[self.turns]}; asked for: {ways[new.turns]}"
+
     def continued_by(self, new: ComparisonSettings) -> Self:
         """Return the settings to go on with: the stored ones, with those new ones that may change."""
         return self.updated(
@@ -107,7 +114,12 @@ def _few_repeats(settings: ComparisonSettings) -> ComparisonSettings:
     return settings
 
 
-PlannedSettings = Annotated[ComparisonSettings, AfterValidator(_few_repeats)]
+def _without_turns(values: Any) -> Any:
+    """Return the stored fields of settings. Where they say nothing about turns, no run took any."""
+    return {"turns": False} | cast(dict[str, Any], values) if isinstance(values, dict) else values
+
+
+PlannedSettings = Annotated[ComparisonSettings, AfterValidator(_few_repeats), BeforeValidator(_without_turns)]
 """Settings of a plan. A stored plan may come from anybody, so the number of repeats is limited."""
 
 

@@ -9,8 +9,10 @@ A round is one repeat of all items. `run_in_turns` runs round after round:
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from common.artifacts.schema import RunResult
@@ -88,7 +90,7 @@ def run_in_turns(
     stored: Callable[[Job[_Item]], _Result | None] = lambda job: None,
     accept: Callable[[Job[_Item], _Result], bool] = lambda job, result: True,
     ending: Callable[[_Result], tuple[RunResult | None, str]] = lambda result: (None, ""),
-    execute_together: Callable[[Sequence[Job[_Item]]], Sequence[_Result]] | None = None,
+    execute_together: Callable[[Sequence[Job[_Item]]], Generator[tuple[int, _Result]]] | None = None,
 ) -> Generator[list[tuple[Job[_Item], _Result]]]:
     """Run the jobs round after round, one after the other or all of a round together.
 
@@ -103,26 +105,53 @@ def run_in_turns(
         stored: returns the result that a job has already, if that counts. The job is not executed then.
         accept: called after each executed job: whether its result counts.
         ending: returns a job's run and a note, for the line about its end.
-        execute_together: runs several jobs of a round, which take turns within their runs. None: each runs alone.
+        execute_together: runs several jobs of a round, which take turns within their runs. Yields the place and the result of
+            each when it ends. None: each runs alone.
 
     Yields:
         After each round: its jobs with their results, in order, without those that do not count.
     """
     progress.plan([name(job.item) for jobs in planned for job in jobs])
     for jobs in planned:
-        results: list[tuple[Job[_Item], _Result]] = []
+        counting: dict[int, _Result] = {}
         known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}
-        left = [place for place in range(len(jobs)) if place not in known]
-        in_turns, seconds_each = dict[int, _Result](), 0.0
-        if execute_together is not None and len(left) > 1:
-            first, started = jobs[left[0]], time.monotonic()
-            progress.begin(name(first.item), f"{label(first)} and {len(left) - 1} more in turns")
-            in_turns = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
-            seconds_each = (time.monotonic() - started) / len(left)
-        for place, job in enumerate(jobs):
-            progress.begin(name(job.item), label(job), seconds_each if place in in_turns else 0.0)
-            result = known[place] if place in known else in_turns[place] if place in in_turns else execute(job)
+        left = {place: job for place, job in enumerate(jobs) if place not in known}
+        alone = range(len(jobs)) if execute_together is None or len(left) < 2 else known
+        for place in alone:
+            progress.begin(name(jobs[place].item), label(jobs[place]))
+            result = known[place] if place in known else execute(jobs[place])
             progress.end(*ending(result))
-            if place in known or accept(job, result):
-                results.append((job, result))
-        yield results
+            if place in known or accept(jobs[place], result):
+                counting[place] = result
+        if execute_together is not None and len(left) > 1:
+            for place, result in _run_together(left, execute_together, progress, name, label):
+                progress.end(*ending(result))
+                if accept(jobs[place], result):
+                    counting[place] = result
+        yield [(jobs[place], result) for place, result in sorted(counting.items(), key=itemgetter(0))]
+
+
+def _run_together(
+    jobs: Mapping[int, Job[_Item]],
+    execute_together: Callable[[Sequence[Job[_Item]]], Generator[tuple[int, _Result]]],
+    progress: TurnDisplay,
+    name: Callable[[_Item], str],
+    label: Callable[[Job[_Item]], str],
+) -> Generator[tuple[int, _Result]]:
+    """Run the jobs of a round in turns. Yields the place of each and its result when it ends, with its progress begun.
+
+    Args:
+        jobs: {place: job} of at least two jobs.
+    """
+    places, started = list(jobs), time.monotonic()
+    working = dict(jobs)
+    with contextlib.closing(execute_together([*jobs.values()])) as ended:
+        while working:
+            first, *others = working.values()
+            words = f"{label(first)} and {len(others)} more in turns" if others else label(first)
+            progress.begin(name(first.item), words)
+            number, result = next(ended)
+            job = working.pop(places[number])
+            # Its share of the round so far: nobody knows what it would have taken alone.
+            progress.begin(name(job.item), label(job), (time.monotonic() - started) / len(jobs))
+            yield places[number], result

@@ -207,44 +207,34 @@ class _TurnTaker(Generic[_Item, _Result]):
     def __init__(self, place: int, seat: Seat, steps: Generator[StartedProcess, None, _Result]) -> None:
         self.place = place
         self.seat = seat
-        self.results: list[_Result] = []
-        """The result of the run, once it has ended."""
         self.step_seconds: float | None = None
         """Seconds of a step in its first turn."""
         self._steps = steps
+        self._has_ended = False
 
     @property
     def waits(self) -> bool:
-        return self.seat.waits and not self.results
+        return self.seat.waits and not self._has_ended
 
-    def advance(self, steps: int) -> None:
-        """Let the run work until it asks for its next turn, or has ended."""
+    def advance(self, steps: int) -> Generator[tuple[int, _Result]]:
+        """Let the run work until it asks for its next turn, or has ended. Yields its place and its result if it has."""
         started, left = time.monotonic(), self.seat.steps_left
         self.seat.start_turn(steps)
-        with contextlib.suppress(_Ended):
+        try:
             # The second look reads what the run wrote in this turn: after the pause, nothing tells when it was written.
-            while not (self.seat.listen(process := self._look(), POLL_SECONDS) and self._look() is process):
+            while not (self.seat.listen(process := next(self._steps), POLL_SECONDS) and next(self._steps) is process):
                 pass
             self.seat.stop()
+        except StopIteration as ended:
+            self._has_ended = True
+            yield self.place, ended.value
         if self.step_seconds is None and steps and left - self.seat.steps_left == steps:
             self.step_seconds = (time.monotonic() - started) / steps
 
     def close(self) -> None:
         """End the run, if it has not ended."""
         self.seat.release()
-        self._steps.close()  # before its socket: a run whose launcher has gone would call that its own failure
-        self.seat.close()
-
-    def _look(self) -> StartedProcess:
-        try:
-            return next(self._steps)
-        except StopIteration as ended:
-            self.results.append(ended.value)
-            raise _Ended from None
-
-
-class _Ended(Exception):
-    """A run has ended."""
+        self._steps.close()
 
 
 def run_round(
@@ -252,8 +242,8 @@ def run_round(
     run: Callable[[_Item, Seat], Generator[StartedProcess, None, _Result]],
     turn_seconds: float = TURN_SECONDS,
     free_memory: Callable[[], int] = lambda: psutil.virtual_memory().available,
-) -> list[_Result]:
-    """Run all items in turns, and return their results in order.
+) -> Generator[tuple[int, _Result]]:
+    """Run all items in turns. Yields the place of each item and its result when it ends.
 
     Their processes are started one after the other, and each works until its first timed step. Then they train in turns. Runs
     that do not fit into the memory together follow in a round of their own.
@@ -264,33 +254,31 @@ def run_round(
         turn_seconds: seconds of training that a turn aims at.
         free_memory: returns the bytes of memory that further processes can have.
     """
-    results: dict[int, _Result] = {}
-    while len(results) < len(items):
+    waiting = dict(enumerate(items))
+    while waiting:
         with contextlib.ExitStack() as closing:
             folder = closing.enter_context(PrivateFolder())
             runs: list[_TurnTaker[_Item, _Result]] = []
-            for place, item in enumerate(items):
-                if place in results:
-                    continue
+            for place, item in [*waiting.items()]:
                 if runs and free_memory() < MEMORY_RESERVE * max(taker.seat.memory_bytes for taker in runs):
                     break
                 seat = Seat(str(folder.path / str(place)))
+                closing.callback(seat.close)  # after its run: one whose launcher has gone would call that its own failure
                 runs.append(_TurnTaker(place, seat, run(item, seat)))
                 closing.callback(runs[-1].close)
-                runs[-1].advance(0)
-            _take_turns(runs, turn_seconds)
-            results |= {run.place: result for run in runs for result in run.results}
-    return [results[place] for place in range(len(items))]
+                del waiting[place]
+                yield from runs[-1].advance(0)
+            yield from _take_turns(runs, turn_seconds)
 
 
-def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> None:
+def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> Generator[tuple[int, _Result]]:
     steps = LEAST_STEPS
     for number, order in enumerate(itertools.cycle(balanced_orders(len(runs)))):
         training = [runs[place] for place in order if runs[place].waits]
         if not training:
             return
         for taker in training:
-            taker.advance(steps)
+            yield from taker.advance(steps)
         if number == 0 and (known := [taker.step_seconds for taker in runs if taker.step_seconds]):
             steps = max(round(turn_seconds / statistics.median(known)), LEAST_STEPS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 
 from common.artifacts import contradictions, event_log
@@ -33,10 +34,11 @@ def alone(row: Row, folder: Path) -> RunResult:
 
 
 def in_turns(planned: list[Row], folder: Path) -> list[RunResult]:
-    return run_round(
+    ended = run_round(
         planned,
         lambda row, seat: executor.executing(Contestant.plain(row.contestant), row, 0, folder, lambda events: None, seat=seat),
     )
+    return [result for _, result in sorted(ended, key=itemgetter(0))]
 
 
 def test_turns_change_no_loss_and_no_weight_and_all_train_the_same_slices(tmp_path: Path) -> None:

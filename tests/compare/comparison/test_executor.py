@@ -179,7 +179,7 @@ def test_runs_that_know_no_turns_run_one_after_the_other_and_one_that_fails_or_d
         "left-serial-1core": ["ok" if restarts == "1" else "killed"], "right-serial-1core": ["failed"]
     }  # fmt: skip
     assert done.exit_code == 1 and "right-serial-1core, failed" in done.stderr and "in turns" not in done.stderr
-    refused = convtwins(*words)
+    refused = convtwins(*words, "--no-turns")
     assert refused.exit_code == 2 and "in turns (--turns); asked for: one after the other (--no-turns)" in refused.stderr
     convtwins("run", "--resume", tmp_path / "out")
     assert store.read(tmp_path / "out").runs["left-serial-1core"][0].status == "ok"

@@ -137,7 +137,7 @@ def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_
 def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fake_twins.setattr(executor, "execute", None)  # a defect of the command itself
+    fake_twins.setattr(executor, "executing", None)  # a defect of the command itself
     assert isinstance(compare_quick(tmp_path / "out", "--live").exception, TypeError)
     page = (tmp_path / "out" / "live.html").read_text("utf-8")
     assert "Stopped by an error." in page and 'http-equiv="refresh"' not in page

@@ -23,7 +23,7 @@ from tests.support import comparisons, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.statements import in_words
 
-ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof")
+ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof", "--no-turns")
 
 
 class Runs:
@@ -86,7 +86,7 @@ def test_repeats_are_added_until_every_question_is_decided(
 def test_a_repeat_runs_the_rows_of_open_questions_alone(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All questions about the parallel rows are decided after 5 repeats, that of the serial rows later."""
     runs = Runs(fake_twins, 0.04)
-    asked = ("--modes", "serial,data_parallel", "--cores", "2", "--frameworks", "left,right", "--no-proof")
+    asked = ("--modes", "serial,data_parallel", "--cores", "2", "--frameworks", "left,right", "--no-proof", "--no-turns")
     repeats, sentence, verdicts = decided(*asked, "--until-decided", "--out", tmp_path / "out")
     assert repeats > 6 and set(verdicts) == {"above", "no difference that matters"}
     made_of = {row: [repeat for each, repeat in runs.made if each == row] for row, _ in runs.made}

@@ -14,7 +14,9 @@ from compare.running.contestants import Contestant
 from tests.support.command_line import convtwins
 from tests.support.refusals import refused
 
-RUN = ("run", "--frameworks", "left,right", "--cores", "1", "--modes", "serial", "--repeats", "2", "--no-proof")
+RUN = (
+    "run", "--frameworks", "left,right", "--cores", "1", "--modes", "serial", "--repeats", "2", "--no-proof", "--no-turns",
+)  # fmt: skip
 STORED = {
     "repeats": 3, "seeds": [4, 5], "contestants": [{"name": "a", "twin": "left"}], "prove": False, "oversubscribe": True,
     "restarts": 2, "target_accuracy": 0.5, "until": {"most_repeats": 7, "smallest_effect": 0.1},
@@ -26,7 +28,9 @@ def as_version_1(path: Path, **fields: Any) -> None:
     plan = json.loads(path.read_text())
     del plan["sha256"], plan["schema_version"]
     version = {"schema_version": 1} if path.name == store.PLAN_FILE else {}
-    path.write_text(atomic_files.with_checksum(json.dumps(plan | plan.pop("settings") | version | fields)))
+    settings = plan.pop("settings")
+    del settings["turns"]  # no run took any
+    path.write_text(atomic_files.with_checksum(json.dumps(plan | settings | version | fields)))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,8 @@ def test_a_folder_of_version_1_is_read_and_continued_as_one_of_version_2(
     assert {path: path.read_bytes() for path in plans} == written
     for path in plans:
         as_version_1(path)
-    convtwins(*RUN, *more, "--repeats", "3", "--out", out).succeeded()
+    assert convtwins(*RUN, *more, "--turns", "--out", out).exit_code == 2  # of both, the last one counts
+    convtwins(*RUN[:-1], *more, "--repeats", "3", "--out", out).succeeded()
     assert {json.loads(path.read_text())["settings"]["repeats"] for path in plans} == {3}
 
 
@@ -56,7 +61,8 @@ def test_every_setting_of_version_1_is_kept(fake_twins: pytest.MonkeyPatch, tmp_
     as_version_1(tmp_path / "out" / store.PLAN_FILE, **STORED)
     settings = store.read_plan(tmp_path / "out").settings
     since = {"turns": False, "contestants": [Contestant(name="a", twin="left").model_dump()]}
-    assert settings == ComparisonSettings.model_validate(STORED) and json.loads(settings.model_dump_json()) == STORED | since
+    assert settings == ComparisonSettings.model_validate(STORED | {"turns": False})
+    assert json.loads(settings.model_dump_json()) == STORED | since
 
 
 @pytest.mark.parametrize("fields", [{"repeats": 0}, {"repeats": 10_001}, {"colour": 1}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice, pairwise
 
 import pytest
@@ -108,12 +108,18 @@ def test_runs_that_work_together_are_shown_together_and_end_one_by_one_under_the
     items: list[str], repeats: int
 ) -> None:
     planned, shown = rounds(items, repeats), Shown()
-    list(run_in_turns(planned, words, shown, name=str, label=words, execute_together=lambda jobs: [*map(words, jobs)]))
+
+    def together(jobs: Sequence[Job[str]]) -> Generator[tuple[int, str]]:
+        yield from reversed([*enumerate(map(words, jobs))])
+
+    ended = [*run_in_turns(planned, words, shown, name=str, label=words, execute_together=together)]
+    assert ended == [[(job, words(job)) for job in jobs] for jobs in planned]
     lines: list[tuple[str, ...]] = []
     for jobs in planned:
-        if len(jobs) > 1:
-            lines.append(("begin", jobs[0].item, f"{words(jobs[0])} and {len(jobs) - 1} more in turns"))
-        lines += [line for job in jobs for line in (("begin", job.item, words(job)), ("end", ""))]
+        for more, job in reversed([*enumerate(jobs)]):
+            if len(jobs) > 1:
+                lines.append(("begin", jobs[0].item, f"{words(jobs[0])} and {more} more in turns" if more else words(job)))
+            lines += [("begin", job.item, words(job)), ("end", "")]
     assert shown.lines[1:] == lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -52,7 +52,8 @@ def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None
 
 
 def ran(folder: Path, *names: str, **options: object) -> list[Ended]:
-    return run_round(names, lambda name, seat: taker(folder, name, seat), 0.05, **options)  # pyright: ignore
+    ended = dict(run_round(names, lambda name, seat: taker(folder, name, seat), 0.05, **options))  # pyright: ignore
+    return [ended[place] for place in range(len(names))]
 
 
 def test_two_processes_train_the_same_slices_one_after_the_other(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_what_a_run_wrote_in_its_turn_is_seen_before_its_pause(tmp_path: Path) -
                 seen.append(len(log.read_text(encoding="utf-8").splitlines()))
             yield process
 
-    run_round(["1", "2"], watched, 0.05)
+    deque(run_round(["1", "2"], watched, 0.05), maxlen=0)
     assert seen[:2] == [0, LEAST_STEPS] and seen == sorted(set(seen)) and len(seen) > 2
 
 
@@ -143,7 +144,7 @@ def test_an_error_in_one_ends_all_processes(tmp_path: Path) -> None:
         return (yield from taker(tmp_path, name, seat))
 
     with pytest.raises(KeyboardInterrupt):
-        run_round(["1", "2"], failing)
+        deque(run_round(["1", "2"], failing), maxlen=0)
     begun = (tmp_path / "1.log").read_text(encoding="utf-8")
     time.sleep(10 * STEP_SECONDS)
     assert (tmp_path / "1.log").read_text(encoding="utf-8") == begun
