@@ -140,6 +140,7 @@ def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int
     stopwatch = timing.Stopwatch(twin.synchronize, job.started)
     run = TrainingRun(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
     run.record(**facts)
+    run.wait_to_build()
     status, reason, code = _train(job, twin, run, stopwatch)
     if placement.is_first_rank():
         run.record(device=twin.device)

@@ -143,6 +143,10 @@ class TrainingRun:
             **self._facts,
         )
 
+    def wait_to_build(self) -> None:
+        """Wait until this run may build its model, if it takes turns. Its processes have imported the framework."""
+        self._turns.wait_to_build()
+
     def train(self, trainer: BaseTrainer, plan: BatchPlan, dataset: Dataset, earlier_folder: Path | None = None) -> None:
         """Train and validate epoch by epoch, then score the test split.
 

@@ -50,6 +50,16 @@ class Turns:
     def are_taken(self) -> bool:
         return self._path is not None
 
+    def wait_to_build(self) -> None:
+        """Wait until this run may build its model, once its first process has imported the framework.
+
+        Runs import at the same time. What follows is timed, so they do it one after the other.
+        """
+        if self._path is not None and placement.is_first_rank():
+            with self._stopwatch.waiting():
+                self._ask(self._path, 0)
+            heartbeat.count_sync_point()
+
     def wait(self, trainer: BaseTrainer, steps_left: int) -> Turn:
         """Wait for this run's next turn. All processes call it, with the device synchronised.
 

@@ -388,6 +388,9 @@ def _run_rounds(
         row, repeat = job
         return executor.executing(twins[row.contestant], row, repeat, folder, progress.watch, seat=seat, **options_of(job))
 
+    def execute_together(jobs: Sequence[Job[Row]]) -> Generator[tuple[int, RunResult]]:
+        return run_round(jobs, executing, importing=min(job.item.spec.cores for job in jobs))
+
     for ended in run_in_turns(
         planned,
         execute,
@@ -395,7 +398,7 @@ def _run_rounds(
         name=lambda row: row.id,
         label=label,
         ending=run_figures.ending,
-        execute_together=(lambda jobs: run_round(jobs, executing)) if comparison.takes_turns else None,
+        execute_together=execute_together if comparison.takes_turns else None,
     ):
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)

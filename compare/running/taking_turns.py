@@ -15,7 +15,8 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import psutil
@@ -120,7 +121,7 @@ class Seat:
 
     def start_turn(self, steps: int) -> None:
         """Continue the processes of a run that waits, and let it train this number of steps, or as many as are left."""
-        if self._asked_at is None or self._connection is None or self._process is None:
+        if not self.waits or self._connection is None or self._process is None:
             return
         # A rest of less than half a turn would be a turn of its own.
         steps = self.steps_left if self.steps_left < 1.5 * steps else steps
@@ -129,8 +130,7 @@ class Seat:
         continued_at = time.time()
         _continue_session(self._process)
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
-        now = time.monotonic()
-        self._paused_seconds, self._asked_at = self._paused_seconds + now - self._asked_at, None
+        self._paused_seconds, self._asked_at = self.paused_seconds(), None
         with contextlib.suppress(OSError):  # it has died, which its process tells
             self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
@@ -207,29 +207,33 @@ class _TurnTaker(Generic[_Item, _Result]):
     def __init__(self, place: int, seat: Seat, steps: Generator[StartedProcess, None, _Result]) -> None:
         self.place = place
         self.seat = seat
+        self.waits = False
+        """Whether it waits for its next turn, with its processes stopped."""
+        self.has_ended = False
         self.step_seconds: float | None = None
         """Seconds of a step in its first turn."""
         self._steps = steps
-        self._has_ended = False
-
-    @property
-    def waits(self) -> bool:
-        return self.seat.waits and not self._has_ended
 
     def advance(self, steps: int) -> Generator[tuple[int, _Result]]:
         """Let the run work until it asks for its next turn, or has ended. Yields its place and its result if it has."""
         started, left = time.monotonic(), self.seat.steps_left
         self.seat.start_turn(steps)
-        try:
-            # The second look reads what the run wrote in this turn: after the pause, nothing tells when it was written.
-            while not (self.seat.listen(process := next(self._steps), POLL_SECONDS) and next(self._steps) is process):
-                pass
-            self.seat.stop()
-        except StopIteration as ended:
-            self._has_ended = True
-            yield self.place, ended.value
+        self.waits = False
+        while not (self.waits or self.has_ended):
+            yield from self.look(POLL_SECONDS)
         if self.step_seconds is None and steps and left - self.seat.steps_left == steps:
             self.step_seconds = (time.monotonic() - started) / steps
+
+    def look(self, seconds: float) -> Generator[tuple[int, _Result]]:
+        """Wait at most these seconds until the run asks for its next turn, and stop it then. Yields as `advance` does."""
+        try:
+            # The second look reads what the run wrote in this turn: after the pause, nothing tells when it was written.
+            if self.seat.listen(process := next(self._steps), seconds) and next(self._steps) is process:
+                self.seat.stop()
+                self.waits = True
+        except StopIteration as ended:
+            self.has_ended = True
+            yield self.place, ended.value
 
     def close(self) -> None:
         """End the run, if it has not ended."""
@@ -241,34 +245,51 @@ def run_round(
     items: Sequence[_Item],
     run: Callable[[_Item, Seat], Generator[StartedProcess, None, _Result]],
     turn_seconds: float = TURN_SECONDS,
+    importing: int = 1,
     free_memory: Callable[[], int] = lambda: psutil.virtual_memory().available,
 ) -> Generator[tuple[int, _Result]]:
     """Run all items in turns. Yields the place of each item and its result when it ends.
 
-    Their processes are started one after the other, and each works until its first timed step. Then they train in turns. Runs
-    that do not fit into the memory together follow in a round of their own.
+    Their processes import their frameworks, some at the same time. Then they build, do their first step and compile one after
+    the other, for these are timed. Then they train in turns. Runs that do not fit into the memory together follow in a round of
+    their own.
 
     Args:
         items: in the order of starting.
         run: runs an item with a seat, one look at its process for each step of the generator.
         turn_seconds: seconds of training that a turn aims at.
+        importing: number of runs that import at the same time.
         free_memory: returns the bytes of memory that further processes can have.
     """
-    waiting = dict(enumerate(items))
-    while waiting:
-        with contextlib.ExitStack() as closing:
-            folder = closing.enter_context(PrivateFolder())
+    planned, imported = deque(enumerate(items)), deque[_TurnTaker[_Item, _Result]]()
+    with contextlib.ExitStack() as closing:
+        folder = closing.enter_context(PrivateFolder())
+
+        def start(place: int, item: _Item) -> _TurnTaker[_Item, _Result]:
+            seat = Seat(str(folder.path / str(place)))
+            closing.callback(seat.close)  # after its run: one whose launcher has gone would call that its own failure
+            taker = _TurnTaker[_Item, _Result](place, seat, run(item, seat))
+            closing.callback(taker.close)
+            return taker
+
+        while planned or imported:
             runs: list[_TurnTaker[_Item, _Result]] = []
-            for place, item in [*waiting.items()]:
+            while planned or imported:
                 if runs and free_memory() < MEMORY_RESERVE * max(taker.seat.memory_bytes for taker in runs):
                     break
-                seat = Seat(str(folder.path / str(place)))
-                closing.callback(seat.close)  # after its run: one whose launcher has gone would call that its own failure
-                runs.append(_TurnTaker(place, seat, run(item, seat)))
-                closing.callback(runs[-1].close)
-                del waiting[place]
+                if not imported:
+                    imported.extend(start(*planned.popleft()) for _ in range(min(importing, len(planned))))
+                    yield from _import(imported)
+                runs.append(imported.popleft())
                 yield from runs[-1].advance(0)
             yield from _take_turns(runs, turn_seconds)
+
+
+def _import(runs: Collection[_TurnTaker[_Item, _Result]]) -> Generator[tuple[int, _Result]]:
+    """Let runs work at the same time until each asks to build its model, or has ended."""
+    while importing := [taker for taker in runs if not (taker.waits or taker.has_ended)]:
+        for taker in importing:
+            yield from taker.look(POLL_SECONDS / len(importing))
 
 
 def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> Generator[tuple[int, _Result]]:

@@ -50,11 +50,14 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
     if fault == "leaves":
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(os.environ[SOCKET_VARIABLE])
+        connection.sendall(b'{"steps_left": 0}\n')
+        connection.recv(4096)
         connection.sendall(b'{"steps_left": 4}\n')
         select.select([connection], [], [])
         os._exit(4)
     if fault == "fails":
         os._exit(5)
+    turns.wait_to_build()
     done = 0
     with Path(log).open("w", encoding="utf-8") as file:
         while done < steps:
