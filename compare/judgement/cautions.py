@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from common.artifacts.schema import RunResult
 from common.data import notes as data_notes
 from common.spec import Spec
-from compare.judgement import environments
+from compare.judgement import environments, slices
 from compare.judgement.row_figures import FAILURES, Summary
 from compare.judgement.run_pairs import finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 from compare.judgement.statement import Advice, Level, Statement
@@ -45,6 +45,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
         *data_cautions(stored.comparison.data_notes),
         *_shared_cores(stored),
         *_not_interleaved(stored),
+        *_out_of_step(stored),
         *_reruns(stored),
         *environments.cautions(stored),
     ]
@@ -304,6 +305,23 @@ def _not_interleaved(stored: StoredComparison) -> list[Statement]:
             gaps[repeat] = seconds
     values: dict[str, JsonValue] = {"repeats": _numbers(gaps), "hours": max(gaps.values(), default=0.0) / 3600.0}
     return [Statement(kind="not_interleaved", level="caution", values=values)] if gaps else []
+
+
+def _out_of_step(stored: StoredComparison) -> list[Statement]:
+    """Cautions on rows whose turns were other steps than those of the rows that they took turns with, by row."""
+    found: dict[str, list[int]] = {}
+    for repeat in stored.wall_seconds:
+        runs = {row.id: repeats[repeat] for row in stored.comparison.rows if repeat in (repeats := finished_runs(stored, row))}
+        spans = {row_id: spans for row_id, run in runs.items() if (spans := slices.spans(run))}
+        for row_id, own_spans in spans.items():
+            others = [other for other_id, other in spans.items() if other_id != row_id]
+            in_common = [span for span in own_spans if any(span in other for other in others)]
+            if others and len(in_common) < len(own_spans) / 2:
+                found.setdefault(row_id, []).append(repeat)
+    return [
+        Statement(kind="out_of_step", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
+        for row_id, repeats in found.items()
+    ]
 
 
 def _reruns(stored: StoredComparison) -> list[Statement]:

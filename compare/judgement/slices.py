@@ -68,6 +68,11 @@ def paired(one: RunResult, other: RunResult) -> Iterator[tuple[TimedSlice, Timed
                 yield timed, partner
 
 
+def spans(result: RunResult) -> set[tuple[int, int, int]]:
+    """Return (epoch, first step, number of steps) of each slice of a run. Empty: it took no turns."""
+    return {(epoch.epoch, slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices}
+
+
 def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:
     for slice_ in epoch.slices:
         steps = range(slice_.first_step, slice_.first_step + slice_.steps)

@@ -404,6 +404,11 @@ TEMPLATES: Templates = {
         "core do less work than two cores."
     ),
     "not_interleaved": _not_interleaved,
+    "out_of_step": RowTemplate(
+        "took turns of other steps than the other rows",
+        lambda values: _repeat_words(values["repeats"]).lower(),
+        "So whole runs are compared there, and noise of the machine counts.",
+    ),
     "made_again": _made_again,
     "set_apart": _set_apart,
     "another_environment": "{row_id}, repeat {repeat}: ANOTHER ENVIRONMENT than before the proof: {changes}.",

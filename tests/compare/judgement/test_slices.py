@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.artifacts.schema import RunResult, Slice
-from compare.judgement import slices
+from compare.judgement import cautions, slices, summary
 from tests.support import comparisons
 
 
@@ -105,6 +105,20 @@ def test_the_robust_mean_of_slices_varies_no_more_than_whole_runs_and_half_as_mu
     by_runs = np.log(one.sum(axis=1) / other.sum(axis=1)).std()
     by_slices = np.std([slices.hodges_lehmann(logs) for logs in np.log(one / other).tolist()])
     assert by_slices < (0.55 if bursts else 1.03) * by_runs
+
+
+def test_a_row_whose_turns_were_other_steps_is_named() -> None:
+    """The third row took turns of nine steps in the second repeat."""
+    stored = comparisons.of_rows(
+        [comparisons.row("pytorch"), comparisons.row("tensorflow"), comparisons.row("pytorch", "data_parallel")], repeats=3
+    )
+    runs = {
+        row_id: {repeat: run(*[1.0] * 10, steps=9 if (number, repeat) == (2, 1) else 10) for repeat in repeats}
+        for number, (row_id, repeats) in enumerate(stored.runs.items())
+    }
+    stored = stored.model_copy(update={"runs": runs})
+    (caution,) = [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "out_of_step"]
+    assert (caution.rows, caution.values) == ((list(runs)[2],), {"repeats": [2]})
 
 
 def test_slices_of_other_steps_are_no_pairs() -> None:
