@@ -31,7 +31,7 @@ from compare.statistics.statistics import paired_ratio
 
 SHORT_SECONDS, LONG_SECONDS = 0.05, 0.5
 """Seconds that a turn aims at."""
-FIELDS = {"model": "simple_cnn", "data": "digits", "batch_size": 32, "epochs": 8, "cores": 2}
+FIELDS = {"global_batch_size": 32, "epochs": 8, "cores": 2}
 LEAST_REPEATS = 3
 
 
