@@ -191,7 +191,12 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unwritten_runs = 0, list[tuple[str, RunResult]]()
     early = comparison_plan.early_identity(request)
-    with interruptible(), display() as progress, Workspace.open(request.out, COMPARISON, early=early) as workspace:
+    early_message = "Interrupted. Nothing of this comparison was trained yet: the same command starts it."
+    with (
+        interruptible(early_message),
+        display() as progress,
+        Workspace.open(request.out, COMPARISON, early=early) as workspace,
+    ):
         plan = comparison_plan.build_plan(request, progress)
         folder = request.out or store.new_folder(plan.rows[0].spec.model, plan.data_name)
         comparison = _with_rates(workspace.claim(plan, folder), progress)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from common.frozen import Frozen
 from common.spec import MODES
+from compare.cli import wording
 
 Verdict = Literal["proved", "not proved", "not claimed"]
 LOSS_RISES = "the loss rises at every learning rate that was tried"
@@ -158,7 +159,7 @@ class Proof(Frozen):
         if not passed:
             return "nothing was compared"
         num_shown = sum(rung.status == "shown" and not rung.is_twin_losses for rung in self.rungs)
-        judged_text = f"{passed} checks passed" + f", {num_shown} shown and not judged" * bool(num_shown)
+        judged_text = f"{wording.count(passed, 'check')} passed" + f", {num_shown} shown and not judged" * bool(num_shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
         free = [rung for rung in self.rungs if rung.is_twin_losses]
         losses = [rung for rung in free if rung.status == "passed"]
