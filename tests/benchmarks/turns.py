@@ -3,8 +3,8 @@
 `noise` prints, for each pair of rows of each results folder, the standard deviation of their ratio over the repeats. Compare a
 folder of `run --turns` with one of `run --no-turns` that was made in the same hour.
 
-`handover` trains both frameworks with short and with long turns, and prints what each handover adds to a turn: the first step
-after a pause finds cold caches.
+`handover` trains both frameworks in turns of two lengths, and prints what each handover adds to a turn: the first step after a
+pause finds cold caches.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ import itertools
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from common.artifacts.schema import RunResult
+import numpy as np
+from numpy.typing import NDArray
+
+from common.artifacts.schema import RunResult, Slice
 from common.spec import build
 from compare.comparison import executor
 from compare.judgement.run_pairs import pairs_of_seconds
 from compare.results import store
 from compare.running import launch, matrix
 from compare.running.contestants import Contestant
+from compare.running.interleaving import turn
+from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
-from compare.running.taking_turns import TURN_SECONDS, run_round
-from compare.statistics.statistics import paired_ratio
+from compare.running.taking_turns import POLL_SECONDS, TURN_SECONDS, Seat
 
-SHORT_SECONDS, LONG_SECONDS = 0.05, 0.5
-"""Seconds that a turn aims at."""
-FIELDS = {"global_batch_size": 32, "epochs": 8, "cores": 2}
+TURN_STEPS = (4, 16)
+"""Steps of a short and of a long turn."""
+FIELDS = {"global_batch_size": 16, "epochs": 10, "cores": 2}
 LEAST_REPEATS = 3
 
 
@@ -53,45 +57,72 @@ def print_noise(folders: Sequence[Path]) -> None:
 
 
 def print_handover(repeats: int) -> None:
-    """Print the seconds that a handover adds to a turn, for each framework, with a 95 % interval of the ratio behind them."""
+    """Print the seconds that a handover adds to a turn, for each framework, with a 95 % interval by bootstrap over slices."""
     rows = [matrix.build_row(name, Contestant.plain(name), build(FIELDS)) for name in launch.FRAMEWORKS]
-    paces: dict[str, list[tuple[float, float]]] = {row.id: [] for row in rows}
-    steps_per_turn: dict[str, list[tuple[float, float]]] = {row.id: [] for row in rows}
+    slices: dict[str, list[Slice]] = {row.id: [] for row in rows}
     for repeat in range(repeats):
-        lengths = [SHORT_SECONDS, LONG_SECONDS] if repeat % 2 == 0 else [LONG_SECONDS, SHORT_SECONDS]
-        results = {seconds: _train(rows if repeat % 4 < 2 else rows[::-1], seconds) for seconds in lengths}
-        for row in rows:
-            short, long = results[SHORT_SECONDS][row.id], results[LONG_SECONDS][row.id]
-            paces[row.id].append((_step_seconds(short), _step_seconds(long)))
-            steps_per_turn[row.id].append((_steps_per_turn(short), _steps_per_turn(long)))
-    for name, pairs in paces.items():
-        ratio = paired_ratio(pairs, one_look=True)
-        assert ratio is not None
-        step_seconds = statistics.median(long for _, long in pairs)
-        short_steps, long_steps = (statistics.median(steps) for steps in zip(*steps_per_turn[name], strict=True))
-        turns_per_step = 1.0 / short_steps - 1.0 / long_steps
-        costs = [(value - 1.0) * step_seconds / turns_per_step for value in (ratio.value, ratio.low, ratio.high) if value]
-        shares = ", ".join(f"{100 * cost / TURN_SECONDS:.2f} %" for cost in costs)
+        for row_id, result in _train(turn(rows, repeat)).items():
+            for epoch in result.epochs:
+                slices[row_id] += [slice_ for slice_ in epoch.slices if slice_.first_step + slice_.steps <= epoch.steps]
+    for name, found in slices.items():
+        short, long = (
+            np.array([slice_.seconds / slice_.steps for slice_ in found if slice_.steps == steps]) for steps in TURN_STEPS
+        )
+        random = np.random.default_rng(0)
+        costs = [_cost(*(random.choice(values, len(values)) for values in (short, long))) for _ in range(2000)]
+        shares = [f"{100 * cost / TURN_SECONDS:.2f} %" for cost in (_cost(short, long), *np.percentile(costs, [2.5, 97.5]))]
         print(
-            f"{name}: a step takes {1e3 * step_seconds:.1f} ms. Turns of {short_steps:.0f} and of {long_steps:.0f} steps: a "
-            f"handover costs {1e3 * costs[0]:.2f} ms. Of a turn of {TURN_SECONDS} s (value, and 95 % interval): {shares}."
+            f"{name}: {len(short)} turns of {TURN_STEPS[0]} steps, {len(long)} of {TURN_STEPS[1]}; a step takes "
+            f"{1e3 * np.median(long):.1f} ms. A handover costs {1e3 * _cost(short, long):.2f} ms: of a turn of "
+            f"{TURN_SECONDS} s, {shares[0]} ({shares[1]} to {shares[2]})."
         )
 
 
-def _train(rows: Sequence[Row], turn_seconds: float) -> dict[str, RunResult]:
-    def run(row: Row, seat: Any) -> Any:
-        return executor.executing(Contestant.plain(row.contestant), row, 0, Path(folder), lambda events: None, seat=seat)
+def _cost(short: NDArray[np.float64], long: NDArray[np.float64]) -> float:
+    """Return the seconds that each turn has on top of its steps.
 
-    with tempfile.TemporaryDirectory() as folder:
-        return {rows[place].id: result for place, result in run_round(rows, run, turn_seconds)}
-
-
-def _step_seconds(result: RunResult) -> float:
-    return sum(epoch.timed_seconds for epoch in result.epochs) / sum(epoch.timed_steps for epoch in result.epochs)
+    Args:
+        short, long: seconds per step of the turns of each length.
+    """
+    return float(np.median(short) - np.median(long)) / (1.0 / TURN_STEPS[0] - 1.0 / TURN_STEPS[1])
 
 
-def _steps_per_turn(result: RunResult) -> float:
-    return statistics.fmean(slice_.steps for epoch in result.epochs for slice_ in epoch.slices)
+def _train(rows: Sequence[Row]) -> dict[str, RunResult]:
+    """Train the rows in turns of both lengths, each length as often before the other one as behind it."""
+    results: dict[str, RunResult] = {}
+    with ExitStack() as closing:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory()))
+        seats = {row.id: Seat(str(folder / row.id)) for row in rows}
+        looks = {
+            row.id: executor.executing(
+                Contestant.plain(row.contestant), row, 0, folder / "runs", lambda events: None, seat=seats[row.id]
+            )
+            for row in rows
+        }
+        for row in rows:
+            closing.callback(seats[row.id].close)
+            closing.callback(looks[row.id].close)
+            closing.callback(seats[row.id].release)
+        for steps in itertools.chain([0, 0], itertools.cycle([*TURN_STEPS, *reversed(TURN_STEPS)])):
+            training = [row for row in rows if row.id not in results]
+            if not training:
+                return results
+            for row in training:
+                if (result := _advance(seats[row.id], looks[row.id], steps)) is not None:
+                    results[row.id] = result
+    raise AssertionError
+
+
+def _advance(seat: Seat, looks: Generator[StartedProcess, None, RunResult], steps: int) -> RunResult | None:
+    """Give a run a turn. Returns its result if it has ended."""
+    seat.start_turn(steps)
+    try:
+        while not (seat.listen(process := next(looks), POLL_SECONDS) and next(looks) is process):
+            pass
+    except StopIteration as ended:
+        return ended.value
+    seat.stop()
+    return None
 
 
 def main() -> None:
