@@ -4,8 +4,8 @@ import os
 import time
 from typing import Any
 
-from common.models.architectures import Architecture
 from common.training import loop, run_clock, timing
+from convtwins.models import Architecture
 from tests.twins import own_plain_model
 
 SLOW_SECONDS = 0.4
