@@ -12,7 +12,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl", "locks")
+SUITE = ("common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "locks")
 
 code_version = runpy.run_path(str(ROOT / "common" / "machine" / "code_version.py"))
 VERSION = code_version["describe"](ROOT)  # before files are made, which would count as changes

@@ -1,4 +1,4 @@
-"""The former address of `common.models.architectures`. Models of users import it."""
+"""A former address of `convtwins.models`. Models of users import it."""
 
 import sys
 import warnings
@@ -6,7 +6,7 @@ import warnings
 from common.models import architectures
 
 warnings.warn(
-    "common.architectures is now common.models.architectures. Change the import: the old address will go.",
+    "common.architectures is a former address. Import from convtwins.models instead: the old address will go.",
     FutureWarning,  # a DeprecationWarning would be shown to nobody
     stacklevel=2,
 )

@@ -1,4 +1,4 @@
-"""The command `convtwins`: puts the suite's folder on the path, and starts its command line.
+"""The command `convtwins`, and the stable addresses `convtwins.models` and `convtwins.api`.
 
 An installed package has the suite in `_app`, so site-packages gains one name. In a checkout the suite lies beside this folder.
 """
@@ -8,7 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
+__path__ = [str(_HERE)]  # an editable installation links each file, and lacks those that are new since
 APP = _HERE / "_app" if (_HERE / "_app").is_dir() else _HERE.parent
+
+
+def add_suite_to_path() -> None:
+    """Put the suite first on the path, unless it is there."""
+    if str(APP) not in sys.path:
+        sys.path.insert(0, str(APP))
 
 
 def main() -> None:

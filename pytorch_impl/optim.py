@@ -25,15 +25,8 @@ def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, An
         switches: the run's resolved switches; None: only the update rule matters.
     """
     switch_values = switches or {}
-    kernel = switch_values.get("optimizer_kernel", "loop")
-    if kernel == "loop":
-        optimizer_class = NativeOptimizer if settings.native else {"sgd": SGD, "adam": Adam}[settings.name]
-        optimizer: TwinOptimizer = optimizer_class(settings, variables)
-    else:
-        multi_tensor_class = (
-            _MultiTensorNative if settings.native else {"sgd": _MultiTensorSGD, "adam": _MultiTensorAdam}[settings.name]
-        )
-        optimizer = multi_tensor_class(settings, variables, kernel)
+    optimizer_class = NativeOptimizer if settings.native else {"sgd": SGD, "adam": Adam}[settings.name]
+    optimizer: TwinOptimizer = optimizer_class(settings, variables, switch_values.get("optimizer_kernel", "loop"))
     return LossScaled(optimizer) if switch_values.get("arithmetic") == "float16" else optimizer
 
 
@@ -43,18 +36,31 @@ class SGD:
     The buffer does not include the learning rate, so a schedule acts at once. Sutskever et al. 2013 include it.
     """
 
-    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str = "loop") -> None:
         self._settings = settings
         self._variables = variables
+        self._kernel = kernel
         self._buffers = [torch.zeros_like(variable) for variable in variables]
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
-            if self._settings.weight_decay:
-                gradient = gradient.add(variable, alpha=self._settings.weight_decay)
-            buffer.mul_(self._settings.momentum).add_(gradient)
-            variable.add_(buffer, alpha=-learning_rate)
+        gradients = _for_kernel(self._kernel, gradients, self._variables)
+        if not self._settings.momentum:  # torch keeps no buffer then
+            for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
+                torch.add(gradient, variable, alpha=self._settings.weight_decay, out=buffer)
+        # Twin: torch's own optimizer has this rule.
+        sgd(
+            self._variables,
+            gradients,
+            list(self._buffers),
+            weight_decay=self._settings.weight_decay,
+            momentum=self._settings.momentum,
+            lr=learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            **_kernel_options(self._kernel),
+        )
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return _values(buffer=self._buffers)
@@ -70,23 +76,39 @@ class Adam:
     w = w - learning_rate / (1 - beta_1^t) m / (sqrt(v) / sqrt(1 - beta_2^t) + epsilon).
     """
 
-    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str = "loop") -> None:
         self._settings = settings
         self._variables = variables
+        self._kernel = kernel
         self._means = [torch.zeros_like(variable) for variable in variables]
         self._squares = [torch.zeros_like(variable) for variable in variables]
+        # The fused kernel reads the step on its device, the others on the host.
+        self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
+        self._last_step = 0
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
-        correction_1, correction_2 = 1.0 - beta_1**step, 1.0 - beta_2**step
-        for variable, gradient, mean, square in zip(self._variables, gradients, self._means, self._squares, strict=True):
-            if self._settings.weight_decay:
-                gradient = gradient.add(variable, alpha=self._settings.weight_decay)
-            mean.lerp_(gradient, 1.0 - beta_1)
-            square.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
-            denominator = square.sqrt().div_(correction_2**0.5).add_(self._settings.epsilon)
-            variable.addcdiv_(mean, denominator, value=-learning_rate / correction_1)
+        if self._last_step != step - 1:  # as after a checkpoint; otherwise torch counts the steps
+            for step_tensor in self._steps:
+                step_tensor.fill_(step - 1)
+        self._last_step = step
+        # Twin: torch's own optimizer has this rule.
+        adam(
+            self._variables,
+            _for_kernel(self._kernel, gradients, self._variables),
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            amsgrad=False,
+            beta1=self._settings.beta_1,
+            beta2=self._settings.beta_2,
+            lr=learning_rate,
+            weight_decay=self._settings.weight_decay,
+            eps=self._settings.epsilon,
+            maximize=False,
+            **_kernel_options(self._kernel),
+        )
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return _values(mean=self._means, square=self._squares)
@@ -98,9 +120,8 @@ class Adam:
 class NativeOptimizer:
     """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
-    _kernel: dict[str, Any] = {"foreach": False}  # otherwise torch chooses by the device
-
-    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str = "loop") -> None:
+        self._kernel = kernel
         self._variables = variables
         if settings.name == "sgd":
             self._optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -108,7 +129,7 @@ class NativeOptimizer:
                 settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
-                **self._kernel,
+                **_kernel_options(kernel),
             )
         else:
             self._optimizer = torch.optim.Adam(
@@ -117,11 +138,11 @@ class NativeOptimizer:
                 betas=(settings.beta_1, settings.beta_2),
                 eps=settings.epsilon,
                 weight_decay=settings.weight_decay,
-                **self._kernel,
+                **_kernel_options(kernel),
             )
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        for variable, gradient in zip(self._variables, gradients, strict=True):
+        for variable, gradient in zip(self._variables, _for_kernel(self._kernel, gradients, self._variables), strict=True):
             variable.grad = gradient
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -184,72 +205,14 @@ class LossScaled:
 
 
 # Twin: fused kernels are a switch in torch. The other twin always uses them.
-class _MultiTensorSGD(SGD):
-    """SGD for all variables at once, with torch's `foreach` or `fused` kernels."""
-
-    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
-        super().__init__(settings, variables)
-        self._kernel: dict[str, Any] = {kernel: True}
-
-    @torch.no_grad()
-    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        sgd(
-            self._variables,
-            _with_strides_of(self._variables, gradients),
-            list(self._buffers),
-            weight_decay=self._settings.weight_decay,
-            momentum=self._settings.momentum,
-            lr=learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            **self._kernel,
-        )
+def _kernel_options(kernel: str) -> dict[str, Any]:
+    """Return torch's options of a kernel. Without them, torch would choose by the device."""
+    return {"foreach": False} if kernel == "loop" else {kernel: True}
 
 
-class _MultiTensorAdam(Adam):
-    """Adam for all variables at once, with torch's `foreach` or `fused` kernels."""
-
-    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
-        super().__init__(settings, variables)
-        self._kernel: dict[str, Any] = {kernel: True}
-        # The fused kernel reads the step on its device, the `foreach` kernel on the host.
-        self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
-        self._last_step = 0
-
-    @torch.no_grad()
-    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        if self._last_step != step - 1:  # as after a checkpoint; otherwise the kernel counts the steps
-            for step_tensor in self._steps:
-                step_tensor.fill_(step - 1)
-        self._last_step = step
-        adam(
-            self._variables,
-            _with_strides_of(self._variables, gradients),
-            self._means,
-            self._squares,
-            [],
-            self._steps,
-            amsgrad=False,
-            beta1=self._settings.beta_1,
-            beta2=self._settings.beta_2,
-            lr=learning_rate,
-            weight_decay=self._settings.weight_decay,
-            eps=self._settings.epsilon,
-            maximize=False,
-            **self._kernel,
-        )
-
-
-class _MultiTensorNative(NativeOptimizer):
-    """The framework's own optimizer with torch's `foreach` or `fused` kernels."""
-
-    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
-        self._kernel = {kernel: True}
-        super().__init__(settings, variables)
-
-    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        super().apply(_with_strides_of(self._variables, gradients), learning_rate, step)
+def _for_kernel(kernel: str, gradients: list[torch.Tensor], variables: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients as a kernel needs them: see `_with_strides_of`."""
+    return gradients if kernel == "loop" else _with_strides_of(variables, gradients)
 
 
 def _with_strides_of(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -297,7 +297,7 @@ def resolve(
             ) from error
     if not isinstance(architecture, Architecture):
         raise SpecError(
-            f"model {model}: architecture() must return a common.models.architectures.Architecture. "
+            f"model {model}: architecture() must return a convtwins.models.Architecture. "
             f"Received: {type(architecture).__name__}."
         )
     for layer in architecture.layers:

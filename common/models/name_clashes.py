@@ -43,12 +43,17 @@ def _imported_modules(model: str) -> Iterator[str]:
         file = getattr(module, "__file__", None)  # none of a folder without __init__.py
         if _top_level(name) != _top_level(model) or file is None or not file.endswith(".py"):
             continue
-        for node in ast.walk(ast.parse(Path(file).read_bytes())):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from (imported for _, imported in imports_of(Path(file)))
+
+
+def imports_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of each module, or name of a module, that a file imports by absolute name."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def _top_level(name: str) -> str:

@@ -35,18 +35,25 @@ _LIBRARY_FOLDERS = tuple(
     str(Path(folder).resolve()) + os.sep
     for folder in (
         *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
-        *(machine.PROJECT_ROOT / package for package in name_clashes.SUITE_PACKAGES),
+        *(machine.PROJECT_ROOT / package for package in (*name_clashes.SUITE_PACKAGES, "convtwins")),
     )
 )
 
 _IMPORTED: set[str] = set()
 """Users' modules that this process imported or tried to import."""
+_FORMER_ADDRESSES = (
+    "common.matching.pair",
+    "common.models.architectures",
+    *(f"{twin}_impl.{name}" for twin in ("pytorch", "tensorflow") for name in ("batch_norm", "native")),
+)
+"""Modules that models of users imported before `convtwins.models`."""
 _DYNAMIC_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
 """Names that let a module define other names at run time. A module without them defines only names in its text."""
 
 
 def module(model: str) -> ModuleType:
     """Import a user's model module by its dotted name."""
+    is_new = model not in sys.modules
     _IMPORTED.add(model)
     with forbid_exit(model):
         try:
@@ -61,7 +68,21 @@ def module(model: str) -> ModuleType:
             raise SpecError(f"model {model} cannot be imported: {describe_error(error)}. Mend the module.") from error
     if (clash := name_clashes.describe_clash(model, None)) is not None:
         raise SpecError(clash)
+    if is_new and (file := Path(imported.__file__ or "")).is_file():
+        _notify_of_former_addresses(file)
     return imported
+
+
+def _notify_of_former_addresses(file: Path) -> None:
+    """Warn at each line of a user's model that imports a former address."""
+    for line, name in name_clashes.imports_of(file):
+        if name in _FORMER_ADDRESSES:
+            warnings.warn_explicit(
+                f"{name} is a former address. Import from convtwins.models instead: the old address will go.",
+                FutureWarning,  # a DeprecationWarning would be shown to nobody
+                str(file),
+                line,
+            )
 
 
 def is_imported() -> bool:

@@ -139,11 +139,11 @@ def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int
     twin.configure(job.spec)
     stopwatch = timing.Stopwatch(twin.synchronize, job.started)
     run = TrainingRun(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
-    run.record(**facts)
+    run.record.update(**facts)
     run.wait_to_build()
     status, reason, code = _train(job, twin, run, stopwatch)
     if placement.is_first_rank():
-        run.record(device=twin.device)
+        run.record.update(device=twin.device)
         try:
             results.save(run.result(status, reason), out)
         except OSError as error:
@@ -152,7 +152,7 @@ def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int
         if status == "ok":
             with contextlib.suppress(OSError):  # the result stands, and nothing resumes a run that has one
                 checkpoint.remove(out)
-        event_log.append_end(out, status, **run.clocks())
+        event_log.append_end(out, status, **run.record.clocks())
     return code
 
 
@@ -162,10 +162,12 @@ def _train(job: TwinJob, twin: Twin, run: TrainingRun, stopwatch: timing.Stopwat
         with stopwatch.phase("build"):
             dataset, plan, trainer = _prepare(twin, job.spec)
             # Hash the model's weights, not the drawn ones: a twin that did not load them would show.
-            run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights()))
-            run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
+            run.record.update(
+                pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights())
+            )
+            run.record.update(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
         run.train(trainer, plan, dataset, job.arguments.resume)
-        run.record_device_memory(trainer, twin.device_peak_memory_mib())
+        run.memory.measure_devices(trainer, twin.device_peak_memory_mib())
         run.finish_spot_checks(trainer)
         run.measure_device_rates(twin.device_rates)
         run.profile(trainer, plan)

@@ -1,13 +1,13 @@
 """Plain values from YAML and JSON of untrusted sources: null, booleans, numbers, text, lists, and mappings with named fields.
 
-Size, depth and the expansion of aliases are bounded before any value is built. So a hostile text costs little time and memory.
+Size and depth are bounded, and aliases refused, before any value is built. So a hostile text costs little time and memory.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import yaml
 
@@ -21,12 +21,12 @@ _PIPE_PREFIXES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 MAX_DEPTH = 32
 """Limit for lists and mappings inside each other, and for the parts of a dotted field."""
 MAX_VALUES = 20_000
-"""Limit for all values together. An alias counts each time, with everything that it stands for."""
+"""Limit for all values together."""
 MAX_DIGITS = 100
 """Limit for a number. A field has a far lower one, and its error names the field."""
 
 _TOO_DEEP = f"it nests more than {MAX_DEPTH} deep"
-_TOO_MANY = f"it holds more than {MAX_VALUES:,} values or {MAX_BYTES:,} letters, aliases expanded"
+_TOO_MANY = f"it holds more than {MAX_VALUES:,} values"
 _TOO_LONG = f"it has a number of more than {MAX_DIGITS} digits"
 _LONGEST_FAULT = 500
 
@@ -51,7 +51,7 @@ def read_text(path: Path) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """Parse a YAML text. A duplicate name in a mapping is refused, and so is every tag of other values."""
+    """Parse a YAML text. Aliases, anchors and duplicate names in a mapping are refused, and so is every tag of other values."""
     _check_size(len(text))
     try:
         value = yaml.load(text, _PlainLoader)  # a safe loader with fewer tags
@@ -61,7 +61,7 @@ def from_yaml(text: str) -> Any:
         raise PlainValuesError(f"{error}"[:_LONGEST_FAULT]) from None
     except Exception as error:  # PyYAML raises half a dozen types on a wrong value behind an explicit tag
         raise PlainValuesError(f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]) from None
-    return _copy_without_aliases(check_plain(value))
+    return check_plain(value)
 
 
 def from_json(text: str) -> Any:
@@ -99,13 +99,6 @@ def check_plain(value: Any) -> Any:
     return value
 
 
-def _copy_without_aliases(value: Any) -> Any:
-    """Return a deep copy. Without shared objects, setting one field cannot change another."""
-    if isinstance(value, dict):
-        return {name: _copy_without_aliases(item) for name, item in cast(dict[str, Any], value).items()}
-    return [_copy_without_aliases(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
-
-
 def _check_size(length: int) -> None:
     if length > MAX_BYTES:
         raise PlainValuesError(f"it is longer than {MAX_BYTES:,} bytes")
@@ -132,51 +125,27 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-class _Extent(NamedTuple):
-    """Size of a node with its aliases expanded."""
-
-    values: int
-    letters: int
-    depth: int
-
-
 class _PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader for plain values. It counts while it composes nodes, before it builds any value."""
+    """PyYAML's safe loader for plain values. It refuses while it composes nodes, before it builds any value."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._open_depth = 0
-        self._extents: dict[yaml.Node, _Extent] = {}
-        """Extent of each finished node."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        is_alias = self.check_event(yaml.AliasEvent)
+        event = cast(yaml.NodeEvent, self.peek_event())
+        if event.anchor is not None:
+            word = f"the alias *{event.anchor}" if isinstance(event, yaml.AliasEvent) else f"the anchor &{event.anchor}"
+            place = f"line {event.start_mark.line + 1} has {word}"[:_LONGEST_FAULT]
+            raise PlainValuesError(f"{place}. Aliases and anchors are refused: write each value out")
         self._open_depth += 1
         if self._open_depth > MAX_DEPTH + 1:  # the innermost one is a scalar
             raise PlainValuesError(_TOO_DEEP)
-        node = cast(yaml.Node, super().compose_node(parent, index))
+        node = super().compose_node(parent, index)
         self._open_depth -= 1
-        if not is_alias:
-            self._extents[node] = self._extent(node)
-        elif node not in self._extents:
-            raise PlainValuesError("an alias stands for what it is in")
-        return node
-
-    def _extent(self, node: yaml.Node) -> _Extent:
-        if isinstance(node, yaml.ScalarNode):
-            return _Extent(1, len(node.value), 0)
-        children: list[yaml.Node] = node.value
         if isinstance(node, yaml.MappingNode):
             _refuse_duplicate_keys([key for key, _ in node.value])
-            children = [child for pair in node.value for child in pair]
-        extents = [self._extents[child] for child in children]
-        values, letters = 1 + sum(extent.values for extent in extents), sum(extent.letters for extent in extents)
-        if values > 2 * MAX_VALUES or letters > MAX_BYTES:  # a name is a value here
-            raise PlainValuesError(_TOO_MANY)
-        depth = 1 + max((extent.depth for extent in extents), default=0)
-        if depth > MAX_DEPTH:
-            raise PlainValuesError(_TOO_DEEP)
-        return _Extent(values, letters, depth)
+        return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MAX_DIGITS:

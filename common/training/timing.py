@@ -365,7 +365,8 @@ class Timer:
         self.seconds = 0.0
         self.global_seconds: float | None = None
         """Seconds of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
-        self.input_wait_seconds = 0.0
+        self.input_wait_seconds = self.steps_seconds = 0.0
+        """Seconds of waiting for batches. Seconds of the steps, until this process's device had done them."""
         self.compilations = 0
         self.rank_seconds = self.barrier_to_barrier_seconds = self.unfinished_device_seconds = self.clock_step_seconds = 0.0
         """Fields of `ClockEvidence`."""

@@ -26,6 +26,7 @@ from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, weights
 from common.spec import Spec
+from common.training import epoch as epochs
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 
@@ -88,8 +89,9 @@ def harness(framework: str, what: Spec, dataset: Dataset) -> Epoch:
 
     def epoch() -> float:
         assert folder.name  # kept as long as this function
-        run._epoch(next(numbers), trainer, plan, dataset, feed)
-        record = run._epochs[-1]
+        number = next(numbers)
+        run.train_epoch(epochs.Epoch(number, trainer, plan, dataset, feed, is_first=number == 1))
+        record = run.record.epochs[-1]
         return record.timed_seconds / record.timed_images * record.images
 
     return epoch

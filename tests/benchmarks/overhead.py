@@ -22,6 +22,7 @@ from common import spec
 from common.data import sources
 from common.data.batches import BatchPlan
 from common.models import architectures, weights
+from common.training.epoch import Epoch
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.benchmarks import flat
@@ -88,7 +89,8 @@ def microseconds(framework: str, images: int) -> float:
         return itertools.repeat(batch, len(steps))
 
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
-        TrainingRun(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize))._epoch(1, trainer, plan, dataset, feed)
+        run = TrainingRun(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize))
+        run.train_epoch(Epoch(1, trainer, plan, dataset, feed, is_first=True))
     return 1e6 * (stamps[-1] - stamps[-1 - TIMED]) / TIMED
 
 

@@ -20,8 +20,8 @@ from tests.support.refusals import check
 
 PROJECT = Path(__file__).parents[2]
 SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl")
-SHIPPED = (*SUITE, "locks")
 LAUNCHER = "convtwins"
+SHIPPED = (*SUITE, LAUNCHER, "locks")
 PLUGIN = "plugins/hangs"
 BUILT_WITH = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 VERSION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
@@ -44,7 +44,7 @@ def done(*command: str | Path, cwd: Path, **environment: str) -> str:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A committed copy of what is built, so that building leaves nothing in the real one."""
     root = tmp_path_factory.mktemp("checkout")
-    for package in (*SHIPPED, LAUNCHER):
+    for package in SHIPPED:
         shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BUILT_WITH:
         shutil.copy(PROJECT / name, root)

@@ -30,15 +30,15 @@ TABLE: dict[str, frozenset[str]] = {
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
-    "convtwins": frozenset(["compare", "convtwins"]),
+    "convtwins": frozenset(["common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl"]),
     "convtwins_hangs": GENERAL | {"common", "compare", "convtwins_hangs"},
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
-    "tests/common": GENERAL | TESTING | {"common"},
-    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare"},
+    "tests/common": GENERAL | TESTING | {"common", "convtwins"},
+    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare", "convtwins"},
     "tests/browser": GENERAL | TESTING | {"common", "compare"},
     # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
-    "tests/parity": GENERAL | TESTING | {"common", "compare"},
+    "tests/parity": GENERAL | TESTING | {"common", "compare", "convtwins"},
     # Its corpus stays out of here too: the programs import PyTorch.
     "plugins/hangs/tests/concurrency": GENERAL | TESTING | {"common", "compare", "convtwins_hangs", "plugins"},
     "plugins/hangs/tests/watching": GENERAL | TESTING | {"common", "compare", "convtwins_hangs", "plugins"},

@@ -41,6 +41,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("channels.py", "split"): _FORMATS,
     **{("weights.py", name): _FLATTENED for name in ("orders", "flatten", "restore")},
     **{("compression.py", f"Compressor.{name}"): _TURNED for name in ("flatten", "restore", "to_canonical")},
+    **{
+        ("optim.py", f"{name}.__init__"): "The kernel of an update is a switch of torch; TensorFlow's are always fused."
+        for name in ("SGD", "Adam", "NativeOptimizer")
+    },
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
     ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",

@@ -1,6 +1,6 @@
 """A LeNet with BatchNorm, as a user would bring it. Over images with a black border, plain float32 sums are far off in it."""
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Flatten, MaxPool, ReLU, no_padding, same_padding
+from convtwins.models import Architecture, BatchNorm, Conv, Dense, Flatten, MaxPool, ReLU, no_padding, same_padding
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:

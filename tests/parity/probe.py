@@ -1,6 +1,6 @@
 """A network of a few thousand weights with one of every layer, so that a planted defect is tried in a second."""
 
-from common.models.architectures import (
+from convtwins.models import (
     Architecture,
     AveragePool,
     BatchNorm,

@@ -1,6 +1,6 @@
 """A bias in front of ReLU and then BatchNorm, which does not take it away: its gradient is no rounding."""
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Flatten, ReLU, same_padding
+from convtwins.models import Architecture, BatchNorm, Conv, Dense, Flatten, ReLU, same_padding
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:

@@ -1,6 +1,6 @@
 """A network that is mostly BatchNorm, so that what its statistics cost to exchange is seen beside the gradients."""
 
-from common.models.architectures import (
+from convtwins.models import (
     Architecture,
     BatchNorm,
     Conv,

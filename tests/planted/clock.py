@@ -4,8 +4,8 @@ import os
 import time
 from typing import Any
 
-from common.models.architectures import Architecture
-from common.training import loop, timing
+from common.training import loop, run_clock, timing
+from convtwins.models import Architecture
 from tests.twins import own_plain_model
 
 SLOW_SECONDS = 0.4
@@ -70,8 +70,8 @@ def evaluation_waits() -> None:
 def other_clock() -> None:
     """Rank 1 counts from another start, as in a time namespace of its own."""
     if os.environ.get("RANK") == "1":
-        stamps = loop._gather_start_and_end
-        loop._gather_start_and_end = lambda trainer, start, end: stamps(trainer, start + 3600.0, end + 3600.0)
+        stamps = run_clock.gather_start_and_end
+        run_clock.gather_start_and_end = lambda trainer, start, end: stamps(trainer, start + 3600.0, end + 3600.0)
 
 
 def slow_clock() -> None:

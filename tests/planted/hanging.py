@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from common.data.batches import BatchPlan
-from common.models.architectures import Architecture
 from common.processes import parameter_server
 from common.training import loop
+from convtwins.models import Architecture
 from tests.twins import own_plain_model
 
 STEP = 3

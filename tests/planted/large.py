@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from common.models.architectures import Architecture, Dense, Flatten, ReLU
+from convtwins.models import Architecture, Dense, Flatten, ReLU
 
 WIDTH = 4096
 LAYERS = 6

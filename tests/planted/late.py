@@ -23,9 +23,9 @@ import numpy as np
 
 from common.data.batches import BatchPlan, EpochDraws
 from common.machine import placement
-from common.models.architectures import Architecture
 from common.processes import entry
 from common.training.trainer import BaseTrainer, Batch
+from convtwins.models import Architecture
 from tests.planted import clock
 from tests.twins import own_plain_model
 

@@ -4,9 +4,8 @@ tests.planted.ports_torch:ForRun
 tests.planted.ports_keras:ForRun
 """
 
-from common.matching import pair
-from common.matching.pair import PairedModel
-from common.models.architectures import BatchNorm, Dropout, Native, Opaque
+from convtwins import models
+from convtwins.models import BatchNorm, Dropout, Native, Opaque, PairedModel
 
 MODEL = Opaque(
     name="planted.pair_for_run",
@@ -80,16 +79,12 @@ IMPORTS = PYTORCH.model, TENSORFLOW.model
 
 
 def architecture(num_classes, image_size):
-    return pair.pair_architecture(MODEL, num_classes, image_size)
+    return models.pair_architecture(MODEL, num_classes, image_size)
 
 
 def build_pytorch(architecture, precision, group):
-    from pytorch_impl import native
-
-    return native.build(PYTORCH, architecture, precision, group)
+    return models.build_pair_pytorch(PYTORCH, architecture, precision, group)
 
 
 def build_tensorflow(architecture, precision, group):
-    from tensorflow_impl import native
-
-    return native.build(TENSORFLOW, architecture, precision, group)
+    return models.build_pair_tensorflow(TENSORFLOW, architecture, precision, group)

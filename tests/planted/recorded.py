@@ -17,7 +17,7 @@ from pathlib import Path
 from common.machine import flight, heartbeat
 from common.machine.flight import RankRange
 from common.models import architectures
-from common.models.architectures import Architecture
+from convtwins.models import Architecture
 
 STEPS = 4
 """Of an epoch."""

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, GlobalAveragePool, ReLU, same_padding
+from convtwins import models
+from convtwins.models import Architecture, BatchNorm, Conv, Dense, GlobalAveragePool, ReLU, same_padding
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
@@ -20,8 +21,6 @@ def build_pytorch(architecture: Architecture, precision: str, group: Any) -> Any
     import torch
     from torch import nn
 
-    from pytorch_impl import batch_norm
-
     class Net(nn.Module):
         built_by_hand = True
 
@@ -29,7 +28,7 @@ def build_pytorch(architecture: Architecture, precision: str, group: Any) -> Any
             super().__init__()
             conv, norm, *_, logits = architecture.layers
             self.conv = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride)
-            self.bn = batch_norm.build(norm, group)
+            self.bn = models.batch_norm_pytorch(norm, group)
             self.relu = nn.ReLU()
             self.pool = nn.AdaptiveAvgPool2d(1)
             self.logits = nn.Linear(logits.in_features, logits.out_features)
@@ -44,12 +43,10 @@ def build_pytorch(architecture: Architecture, precision: str, group: Any) -> Any
 def build_tensorflow(architecture: Architecture, precision: str, group: Any) -> Any:
     import keras
 
-    from tensorflow_impl import batch_norm
-
     conv, norm, *_, logits = architecture.layers
     images = keras.Input((architecture.image_size, architecture.image_size, 3), dtype=precision)
     x = keras.layers.Conv2D(conv.out_channels, conv.kernel_size, conv.stride, "same", name="conv")(images)
-    x = keras.layers.ReLU(name="relu")(batch_norm.build(norm, group)(x))
+    x = keras.layers.ReLU(name="relu")(models.batch_norm_tensorflow(norm, group)(x))
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
     model = keras.Model([images], keras.layers.Dense(logits.out_features, name="logits")(x))
     model.built_by_hand = True

@@ -1,6 +1,6 @@
 """A user's own model that says all in its architecture, for images of 12 px; `own_model` has builders too."""
 
-from common.models.architectures import Architecture
+from convtwins.models import Architecture
 from tests.twins import made
 
 

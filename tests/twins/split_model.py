@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Flatten, ReLU
 from common.models.sharding import shard
 from common.spec import Spec
+from convtwins.models import Architecture, BatchNorm, Conv, Dense, Flatten, ReLU
 from tests.twins import made
 from tests.twins.adapters import Twin
 

@@ -11,7 +11,7 @@ from common.artifacts.trained import Trained
 from common.data import sources
 from common.data.batches import BatchPlan
 from common.models import architectures
-from common.training import inference, loop
+from common.training import inference, observers
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.twins import made
@@ -35,7 +35,7 @@ def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any)
     plan = BatchPlan(wanted, NETWORK, len(DATA.train.labels))
     trainer = twin.parallel.build(wanted, NETWORK, plan, DATA, made.values(NETWORK))
     running = TrainingRun(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
-    running.record(data_hash=DATA.content_hash, weights_hash="same")
+    running.record.update(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
     result = running.result("ok")
     assert contradictions.find_contradictions(result, event_log.read_events(folder)) == []
@@ -48,7 +48,7 @@ def best(folder: Path) -> Trained:
 
 def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: Path) -> None:
     result, _ = run(twin, tmp_path / "a", best_epoch={"keep": True, "by": "loss"})
-    number = loop.best_epoch(result.epochs, "loss")
+    number = observers.best_epoch(result.epochs, "loss")
     assert result.best_epoch == number and 1 < number < EPOCHS  # else the case shows nothing
     found = best(tmp_path / "a")
     assert (found.card.epoch, found.card.validation) == (number, result.epochs[number - 1].validation)
@@ -63,7 +63,7 @@ def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: P
 
 def test_training_ends_when_no_epoch_gets_better_for_so_long(twin: Twin, tmp_path: Path) -> None:
     result, _ = run(twin, tmp_path / "a", best_epoch={"patience": 2, "by": "loss"})
-    number = loop.best_epoch(result.epochs, "loss")
+    number = observers.best_epoch(result.epochs, "loss")
     assert result.best_epoch == number and len(result.epochs) == number + 2 < EPOCHS
     assert result.test is not None
     assert not (tmp_path / "a" / results.BEST_FILE).exists()

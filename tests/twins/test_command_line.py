@@ -22,7 +22,7 @@ from common.machine import machine
 from common.models import architectures, weights
 from common.models.sharding import shard
 from common.spec import Spec, SpecError
-from common.training.loop import LEAST_TIMED_SECONDS
+from common.training.run_record import LEAST_TIMED_SECONDS
 from tests.support import processes
 from tests.support.processes import Finished
 from tests.twins import oracles

@@ -13,7 +13,7 @@ from common.artifacts.schema import RunResult
 from common.data.batches import BatchPlan
 from common.machine import machine
 from common.models import weights
-from common.training import loop
+from common.training import run_record
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.twins import made
@@ -69,7 +69,7 @@ def run(
     if until is not None:
         _break_off(trainer, until * plan.steps_per_epoch + 2)
     running = TrainingRun(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize))
-    running.record(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
+    running.record.update(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
     try:
         running.train(trainer, plan, DATA, earlier)
     except CutShortError:
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_a_version_that_kept_no_losses_of_steps_still_resumes(
 def test_what_disturbed_the_attempts_before_is_told_of_the_whole_run(
     twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(run_record, "LEAST_TIMED_SECONDS", 0.0)
     with monkeypatch.context() as before:
         before.setattr(machine, "stolen_cpu_seconds", lambda cpus: 1e3 * time.monotonic())
         before.setattr(machine, "peak_memory_mib", lambda: 1e6)

@@ -166,6 +166,15 @@ def test_kernels_of_the_update_follow_the_same_rule(
         assert np.abs(one - other).max() < 1e-6
 
 
+@pytest.mark.parametrize("kernel", ["loop", "foreach", "fused"])
+def test_without_momentum_the_buffer_of_every_kernel_is_the_last_gradient(twin: Twin, kernel: str) -> None:
+    """As in the formula, although torch keeps no buffer then."""
+    settings = spec.Optimizer.model_validate({"name": "sgd", "momentum": 0.0, "weight_decay": 0.5})
+    built = twin.optim.build(settings, [twin.variable(np.array([2.0, 4.0]))], {"optimizer_kernel": kernel})
+    built.apply([twin.tensor(np.array([1.0, -1.0]))], twin.number(0.5), _whole(twin, 1))
+    assert built.state()["buffer/0"].tolist() == [2.0, 1.0]
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_replicas_of_every_level_of_switches_train_as_serial_does(twin: Twin, name: str, native: bool) -> None:

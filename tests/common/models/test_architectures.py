@@ -218,7 +218,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
     return write
 
 
-HEAD = "from common.models.architectures import Architecture, Conv, Dense, Flatten, GlobalAveragePool, ReLU, no_padding\n"
+HEAD = "from convtwins.models import Architecture, Conv, Dense, Flatten, GlobalAveragePool, ReLU, no_padding\n"
 
 
 def test_a_users_architecture_is_taken(module: Module) -> None:

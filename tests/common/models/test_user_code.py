@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 import common
 from common.models import architectures, user_code
 from common.spec import SpecError
+from tests.support import processes
 from tests.support.refusals import refused
+
+PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -115,6 +119,45 @@ def test_a_name_that_the_text_of_a_module_cannot_define_is_refused_without_impor
         user_code.find(name)
 
 
+FORMER = [
+    "from common.models.architectures import Architecture",
+    "from common.models import architectures",
+    "import common.models.architectures as found",
+    "def build():\n    from pytorch_impl import batch_norm",
+    "def build():\n    import tensorflow_impl.batch_norm",
+    "from common.matching import pair",
+]
+
+
+@pytest.mark.parametrize("source", FORMER)
+def test_a_model_that_imports_a_former_address_works_and_the_notice_names_the_new_one(
+    own_module: Callable[[str], str], source: str
+) -> None:
+    model = own_module(source)
+    with pytest.warns(FutureWarning, match=r"convtwins\.models") as notices:
+        user_code.module(model)
+    assert {Path(notice.filename).name for notice in notices} == {"net.py"}
+    assert {notice.lineno for notice in notices} == {1 + len(source.splitlines())}
+    with warnings.catch_warnings(action="error"):  # once is enough
+        user_code.module(model)
+
+
+def test_a_model_that_imports_the_stable_address_gets_no_notice(own_module: Callable[[str], str]) -> None:
+    model = own_module("from convtwins import models\nfrom convtwins.models import Architecture")
+    with warnings.catch_warnings(action="error"):
+        own = user_code.module(model)
+    assert own.Architecture is own.models.Architecture is architectures.Architecture
+
+
+def test_the_stable_address_is_importable_alone_and_imports_no_framework(tmp_path: Path) -> None:
+    source = (
+        f"import sys; sys.path.insert(0, {str(PROJECT)!r}); from convtwins import models;"
+        "assert models.Architecture and callable(models.batch_norm_pytorch) and set(models.__all__) <= set(dir(models));"
+        "assert not {'torch', 'tensorflow', 'keras', 'compare'} & set(sys.modules)"
+    )
+    processes.python("-c", source, folder=tmp_path, PYTHONPATH=None).succeeded()
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -129,7 +172,7 @@ def test_a_model_that_imports_the_former_address_of_the_architectures_gets_them_
     model = own_module(line)
     monkeypatch.delitem(sys.modules, "common.architectures", raising=False)
     monkeypatch.delattr(common, "architectures", raising=False)
-    with pytest.warns(FutureWarning, match=r"common\.models\.architectures") as notices:
+    with pytest.warns(FutureWarning, match=r"convtwins\.models") as notices:
         own = user_code.module(model)
     monkeypatch.delitem(sys.modules, "common.architectures")
     assert own.Architecture is architectures.Architecture

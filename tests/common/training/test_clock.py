@@ -19,7 +19,7 @@ from common.artifacts.schema import RunResult
 from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset, DatasetSplit
 from common.models.architectures import resolve
-from common.training import loop, timing
+from common.training import run_clock, timing
 from common.training.loop import TrainingRun
 from common.training.timing import ClockAudit, ClockError, ClockEvidence, Stopwatch
 from common.training.trainer import BaseTrainer, Batch
@@ -148,7 +148,7 @@ def run(
     made = TrainingRun("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
     is_second = (folder / event_log.EVENTS_FILE).exists()
     folder.mkdir(exist_ok=True)
-    made.record(data_hash="none", weights_hash="none")
+    made.record.update(data_hash="none", weights_hash="none")
     made.train(cast(BaseTrainer, trainer), plan, DATA, earlier)
     result = made.result("ok")
     assert is_second or contradictions.find_contradictions(result, event_log.read_events(folder)) == []
@@ -290,7 +290,7 @@ def test_a_planted_defect_of_timing_ends_the_run_and_is_named(
 def both_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Counting], object]) -> dict[int, Any]:
     """Two ranks as threads, and what each has made: seconds of its epochs, or its error."""
     own, found = threading.local(), dict[int, Any]()
-    monkeypatch.setattr("common.training.loop.os.environ", _Environment(own))  # two ranks are two processes elsewhere
+    monkeypatch.setattr("os.environ", _Environment(own))  # two ranks are two processes elsewhere
     wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE, "cores": 1})
     plan, ranks = BatchPlan(wanted, ARCHITECTURE, len(SPLIT)), Ranks(2)
 
@@ -352,7 +352,7 @@ def test_ranks_of_several_hosts_count_from_their_own_starts(
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_WORLD_SIZE", here)):
         monkeypatch.setenv(name, value)
     alone = cast(Any, SimpleNamespace(all_reduce_world=lambda stamps: stamps))
-    assert loop._gather_start_and_end(alone, 100.0, 103.5).tolist() == expected
+    assert run_clock.gather_start_and_end(alone, 100.0, 103.5).tolist() == expected
 
 
 @pytest.mark.parametrize("planted_in", ["the rule that makes seconds of it", "what the ranks tell each other"])
@@ -361,8 +361,8 @@ def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(
 ) -> None:
     # The defect itself, as are the patches below.
     if planted_in == "what the ranks tell each other":
-        stamps = loop._gather_start_and_end
-        monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
+        stamps = run_clock.gather_start_and_end
+        monkeypatch.setattr(run_clock, "gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
     else:
         monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
@@ -372,14 +372,14 @@ def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(
 
 def test_ranks_whose_clocks_differ_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each rank has a time namespace of its own, and counts from another start."""
-    stamps = loop._gather_start_and_end
+    stamps = run_clock.gather_start_and_end
 
     def elsewhere(trainer: Any, start: float, end: float) -> Any:
         ahead = 3600.0 * trainer.shard[0]
         return stamps(trainer, start + ahead, end + ahead)
 
-    monkeypatch.setattr(loop, "_gather_start_and_end", elsewhere)
-    monkeypatch.setattr(loop.placement, "on_one_host", lambda: True)
+    monkeypatch.setattr(run_clock, "gather_start_and_end", elsewhere)
+    monkeypatch.setattr(run_clock.placement, "on_one_host", lambda: True)
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     assert str(found[1]) == str(found[0])
     assert str(found[0]).startswith("ranks without a common clock: ") and "rank 0" in str(found[0])
@@ -513,7 +513,7 @@ class Planted:
         """Seconds by which the system's time was set."""
         clock = SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("_")})
         clock.perf_counter, clock.time = self, lambda: time.time() + self.set_by
-        for module in (loop, timing):
+        for module in (run_clock, timing):
             monkeypatch.setattr(module, "time", clock)
 
     def __call__(self) -> float:

@@ -16,7 +16,7 @@ from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.architectures import resolve
 from common.spec import Spec
-from common.training import loop
+from common.training import observers, run_record
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from common.training.trainer import BaseTrainer, Batch
@@ -55,7 +55,7 @@ class Fed:
         return {}
 
 
-LONG_ENOUGH = 1 + round(loop.LEAST_TIMED_SECONDS / (5 * PAUSE_SECONDS))
+LONG_ENOUGH = 1 + round(run_record.LEAST_TIMED_SECONDS / (5 * PAUSE_SECONDS))
 """Epochs after which the number of used cores is reported."""
 
 
@@ -74,7 +74,7 @@ def test_device_memory_is_kept_by_rank_and_device(tmp_path: Path, monkeypatch: p
     theirs = iter([np.array([1, 0]), np.array([[7.0, 0.0], [0.0, 0.0]])])
     ranks = cast(BaseTrainer, type("Ranks", (Fed,), {"all_reduce_world": lambda self, values: values + next(theirs)})())
     run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
-    run.record_device_memory(ranks, [0.0, 3.0])
+    run.memory.measure_devices(ranks, [0.0, 3.0])
     assert run.result("ok").peak_memory_by_device_mib == {"rank 0 GPU 0": 7.0, "rank 1 GPU 1": 3.0}
     assert run.result("ok").device_peak_memory_mib == 10.0
 
@@ -88,17 +88,18 @@ def test_paces_of_processes_are_of_all_timed_epochs_and_left_out_if_nothing_was_
     theirs = np.array([2.0, 0.0])
     ranks = cast(BaseTrainer, type("Ranks", (Fed,), {"all_reduce_world": lambda self, values: values + theirs})())
     run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
-    run._record_speeds(ranks, 0, 1e-6)  # the only step was the first, which is not timed
+    speeds = observers.Speeds(run.record)
+    speeds.add(ranks, 0, 1e-6)  # the only step was the first, which is not timed
     assert run.result("ok").images_per_second_by_process == []
-    run._record_speeds(ranks, 30, 3.0)
-    run._record_speeds(ranks, 10, 5.0)
-    run._record_speeds(ranks, 0, 1e-6)
+    speeds.add(ranks, 30, 3.0)
+    speeds.add(ranks, 10, 5.0)
+    speeds.add(ranks, 0, 1e-6)
     assert run.result("ok").images_per_second_by_process == [2.0, 5.0]
 
 
 def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
     run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
-    run.record_device_memory(cast(BaseTrainer, Fed()), [])
+    run.memory.measure_devices(cast(BaseTrainer, Fed()), [])
     assert run.result("ok").device_peak_memory_mib is None and run.result("ok").peak_memory_by_device_mib == {}
 
 
@@ -175,9 +176,9 @@ def scored(epoch: int, num_correct: int, loss: float) -> EpochRecord:
 
 def test_of_equal_epochs_the_earliest_is_the_best() -> None:
     epochs = [scored(1, 4, 0.9), scored(2, 7, 0.8), scored(3, 7, 0.5), scored(4, 6, 0.5)]
-    assert loop.best_epoch(epochs, "accuracy") == 2
-    assert loop.best_epoch(epochs, "loss") == 3
-    assert loop.best_epoch(epochs[:1], "loss") == 1
+    assert observers.best_epoch(epochs, "accuracy") == 2
+    assert observers.best_epoch(epochs, "loss") == 3
+    assert observers.best_epoch(epochs[:1], "loss") == 1
 
 
 def test_a_part_of_the_training_has_no_best_epoch() -> None:

@@ -76,7 +76,7 @@ def test_a_model_of_one_channel_takes_grey_images_and_is_refused_those_in_colour
 
 GREY = """
 from dataclasses import replace
-from common.models.architectures import Architecture
+from convtwins.models import Architecture
 from tests.planted import pair_for_run
 MODEL = replace(pair_for_run.MODEL, shape=(32, 32, 1), num_outputs=10)
 def architecture(num_classes, image_size):

@@ -1,6 +1,6 @@
 """A user's own model that `learner` trains: one dense layer over all pixels."""
 
-from common.models.architectures import Architecture, Dense, Flatten
+from convtwins.models import Architecture, Dense, Flatten
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:

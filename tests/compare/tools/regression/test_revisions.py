@@ -230,7 +230,7 @@ def test_a_revision_with_an_at_sign_is_the_repositorys_own(repository: Path, mon
 
 
 OWN_MODEL = """
-from common.models.architectures import Architecture, Dense, Flatten
+from convtwins.models import Architecture, Dense, Flatten
 from compare.running.contestants import Contestant
 from compare.running.twins import Twins
 from compare.running import contestants
