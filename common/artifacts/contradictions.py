@@ -103,7 +103,7 @@ def _epochs(result: RunResult) -> Iterator[str]:
             if recorded != expected:
                 yield f"epoch {epoch.epoch} has {quantity}: {recorded}, and {source} {expected}"
         if untimed not in (0, 1) or (untimed == 0 and (place == 0 or epoch.first_step_seconds is not None)):
-            others = f" and {len(epoch.left_out)} that it recorded" if epoch.left_out else ""
+            others = f" and {len(epoch.left_out)} that it left out" if epoch.left_out else ""
             yield (
                 f"epoch {epoch.epoch} has {epoch.timed_steps} timed steps of {steps}, and a process times all but its first one"
                 f"{others}"

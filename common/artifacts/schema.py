@@ -88,8 +88,8 @@ class EpochRecord(Exact):
     first_step_seconds: Seconds | None = None
     """Seconds of the first step, and of compiling for other batch sizes. Only the first epoch of a process has it."""
     left_out: list[Count] = []
-    """Steps that were not timed because of a spot check, from 1: those that were recorded, and with input workers those behind
-    them, whose batches were ready."""
+    """Steps that were not timed, from 1: those that were recorded for a spot check, with input workers those behind them, whose
+    batches were ready, and the first one of each turn."""
     slices: list[Slice] = []
     """The epoch's steps by turn. Empty: the run trained without a pause."""
     fingerprint: str | None = None

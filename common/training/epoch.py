@@ -74,7 +74,7 @@ class Epoch:
         self.turns: list[Turn] = []
         self.slices: list[Slice] = []
         self.left_out: set[int] = set()
-        """Steps that are not timed: those recorded off the clock, and those whose batches got ready then."""
+        """Steps that are not timed: those recorded off the clock, those whose batches got ready then, the first of a turn."""
         self.unfinished_seconds = 0.0
         """Seconds of device work that was still running when the clock had stopped."""
         self.outputs: list[tuple[Any, Any]] = []
@@ -166,6 +166,8 @@ class Epoch:
             self.turns.append(turns.wait(self.trainer, len(self._block_steps) - position))
             steps = self._block_steps[position : position + self.turns[-1].steps]
             position += len(steps)
+            if turns.are_taken and steps and (len(steps) > 1 or self.slices):  # else nothing of the epoch were timed
+                self.left_out.add(steps[0])  # after the pause, caches are cold and threads asleep
             num_timers, usage = len(self.timers), record.usage
             yield from self._cut(steps, ends_epoch=position == len(self._block_steps))
             if turns.are_taken and steps:

@@ -166,7 +166,6 @@ class TrainingRun:
             validation=validation,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=epoch.first_step_seconds,
-            left_out=[step + 1 for step in sorted(epoch.left_out)],
             fingerprint=epoch.fingerprint,
         )
 
@@ -202,6 +201,7 @@ class TrainingRun:
             timed_steps=len(timed),
             timed_images=sum(sizes[step] for step in timed),
             input_wait_seconds=sum(timer.input_wait_seconds for timer in epoch.timers),
+            left_out=[step + 1 for step in sorted(epoch.left_out)],
             slices=epoch.slices,
             **measured,
         )

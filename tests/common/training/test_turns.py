@@ -9,9 +9,11 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.training import turns
 from common.training.timing import ClockError
@@ -19,6 +21,8 @@ from common.training.turns import Turn
 from tests.common.training.test_clock import STEPS, Counting, run
 
 WAIT_SECONDS = 0.05
+COLD_SECONDS = 0.3
+"""Seconds that a first step after a pause takes longer."""
 
 
 @contextmanager
@@ -66,6 +70,32 @@ def test_an_epoch_is_cut_into_slices_and_its_seconds_are_theirs(tmp_path: Path, 
         assert sum(slice_.seconds for slice_ in epoch.slices) == pytest.approx(epoch.timed_seconds)
     assert result.phases is not None
     assert elapsed_seconds - result.phases.wall_seconds >= len(asked) * WAIT_SECONDS, "the clock has counted the waiting"
+
+
+def slow_after_a_pause(trainer: Counting) -> None:
+    """The first step of each turn waits for caches and threads that the pause has left cold."""
+    train_step, ended_at = trainer.train_step, [time.monotonic()]
+
+    def slow(*arguments: Any) -> Any:
+        if time.monotonic() - ended_at[0] > WAIT_SECONDS / 2:
+            time.sleep(COLD_SECONDS)
+        outputs = train_step(*arguments)
+        ended_at[0] = time.monotonic()
+        return outputs
+
+    trainer.train_step = slow
+
+
+def test_the_first_step_of_a_turn_is_not_timed_so_what_a_pause_costs_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with launcher(2, tmp_path, monkeypatch):
+        result = run(tmp_path / "run", slow_after_a_pause)
+    for epoch in result.epochs:
+        assert epoch.left_out == [slice_.first_step for slice_ in epoch.slices]
+        assert epoch.timed_seconds < COLD_SECONDS and len(epoch.left_out) > 1
+        assert epoch.timed_steps == epoch.steps - len(epoch.left_out) - (epoch.epoch == 1)
+    assert contradictions.find_contradictions(result, event_log.read_events(tmp_path / "run")) == []
 
 
 def test_turns_change_nothing_but_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
