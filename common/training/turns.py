@@ -6,9 +6,11 @@ follows. While a run waits, the launcher has stopped all its processes, and no c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -85,13 +87,19 @@ class Turns:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.connect(path)
-        self._socket.sendall(json.dumps({"steps_left": steps_left}).encode() + b"\n")
+        self._say(steps_left=steps_left, asked_at=time.monotonic())
         answer = b""
         while not answer.endswith(b"\n"):
             if not (received := self._socket.recv(4096)):
                 raise ConnectionError("The launcher has ended, so there is no next turn.")
             answer += received
+        self._say(continued_at=time.monotonic())
         return Turn(**json.loads(answer))
+
+    def _say(self, **values: float) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(BrokenPipeError):  # reading tells what has happened
+            self._socket.sendall(json.dumps(values).encode() + b"\n")
 
 
 def seconds_ahead(turns: Sequence[Turn], begin_times: Sequence[float]) -> float:

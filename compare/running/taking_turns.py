@@ -17,7 +17,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psutil
 
@@ -61,8 +61,10 @@ class Seat:
         self._listener.bind(path)
         self._listener.listen(1)
         self._connection: socket.socket | None = None
+        self._received = b""
         self._paused_seconds = 0.0
         self._asked_at: float | None = None
+        self._answered_at = 0.0
         self.steps_left = 0
         """Timed steps that were left of the epoch when it asked last."""
         self._stopped_at = 0.0
@@ -99,15 +101,29 @@ class Seat:
         if self._connection is None:
             self._connection = self._listener.accept()[0]
             return False
-        message = b""
+        received = b""
         with contextlib.suppress(ConnectionError):  # it has died before it read the answer
-            message = self._connection.recv(4096)
-        if not message:
+            received = self._connection.recv(4096)
+        if not received:
             self._disconnect()
             return False
-        self._asked_at = time.monotonic()
-        self.steps_left = json.loads(message)["steps_left"]
-        return True
+        *lines, self._received = (self._received + received).split(b"\n")
+        for message in map(json.loads, lines):
+            self._take(message)
+        return self.waits
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        """Note what a run says of its waiting, as far as it can be true.
+
+        All processes of a machine share the monotonic clock. On a busy one, this process reads a message long after it was
+        sent, and a run is continued long after it was told to.
+        """
+        now = time.monotonic()
+        if "continued_at" in message:
+            self._paused_seconds += min(max(message["continued_at"], self._answered_at), now) - self._answered_at
+        else:
+            self._asked_at = min(max(message["asked_at"], self._answered_at), now)
+            self.steps_left = message["steps_left"]
 
     def stop(self) -> None:
         """Stop all processes of a run that has asked for its next turn."""
@@ -130,7 +146,7 @@ class Seat:
         continued_at = time.time()
         _continue_session(self._process)
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
-        self._paused_seconds, self._asked_at = self.paused_seconds(), None
+        self._paused_seconds, self._asked_at, self._answered_at = self.paused_seconds(), None, time.monotonic()
         with contextlib.suppress(OSError):  # it has died, which its process tells
             self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
@@ -146,7 +162,7 @@ class Seat:
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._asked_at = None, None
+        self._connection, self._asked_at, self._received = None, None, b""
 
 
 def _stop_session(process: StartedProcess) -> None:

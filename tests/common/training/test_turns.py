@@ -36,9 +36,12 @@ def launcher(steps: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, stops
 
     def serve() -> None:
         connection = listener.accept()[0]
-        while message := connection.recv(4096):
+        for line in connection.makefile():
+            message = json.loads(line)
+            if "continued_at" in message:
+                continue
             stopped_at = time.time()
-            asked.append(json.loads(message)["steps_left"])
+            asked.append(message["steps_left"])
             time.sleep(WAIT_SECONDS)
             answer = {"steps": steps, "stopped_at": stopped_at if stops else 0.0, "continued_at": time.time()}
             connection.sendall(json.dumps(answer).encode() + b"\n")

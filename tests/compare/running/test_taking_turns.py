@@ -32,6 +32,8 @@ class Ended(NamedTuple):
     launcher_seconds: float
     """The same by the launcher's."""
     defect: str | None
+    waited_more_seconds: float
+    """Seconds of waiting by its own clock, less those by its launcher's."""
 
 
 def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
@@ -47,8 +49,8 @@ def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None
         launch.stop(process, grace_seconds=0.0)
     lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     steps = [(float(begin), float(end)) for number, begin, end in lines if number != "clock"]
-    clock = next((float(seconds) for word, seconds, _ in lines if word == "clock"), 0.0)
-    return Ended(process.returncode, steps, clock, seconds, seat.defect())
+    clock, waited = next(((float(clock), float(waited)) for word, clock, waited in lines if word == "clock"), (0.0, 0.0))
+    return Ended(process.returncode, steps, clock, seconds, seat.defect(), waited - seat.paused_seconds())
 
 
 def ran(folder: Path, *names: str, **options: object) -> list[Ended]:
@@ -72,6 +74,23 @@ def test_no_clock_counts_the_waiting(tmp_path: Path) -> None:
         worked = sum(end - begin for begin, end in process.steps)
         assert worked <= process.clock_seconds < process.launcher_seconds
         assert process.steps[-1][1] - process.steps[0][0] > 2 * worked  # it has waited for two others
+
+
+def test_on_a_busy_machine_both_clocks_leave_out_the_same_waiting(tmp_path: Path) -> None:
+    """The launcher reads what a run asks up to 40 ms later. A run counts as waiting what it sees itself."""
+
+    def late(name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
+        looks = taker(tmp_path, name, seat)
+        while True:
+            time.sleep(0.04)
+            try:
+                process = next(looks)
+            except StopIteration as ended:
+                return ended.value
+            yield process
+
+    for _, process in run_round(["1", "2"], late, 0.05):
+        assert process.code == 0 and abs(process.waited_more_seconds) < 0.02, "40 ms of each turn would be half a second"
 
 
 def test_a_thread_that_never_rests_is_stopped_with_its_process(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Alone:
 
 
 def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
-    stopwatch = Stopwatch(lambda: None)
+    created, stopwatch = time.monotonic(), Stopwatch(lambda: None)
     turns = Turns(stopwatch)
     if fault == "spins":
         threading.Thread(target=_spin, daemon=True).start()
@@ -50,9 +50,9 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
     if fault == "leaves":
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(os.environ[SOCKET_VARIABLE])
-        connection.sendall(b'{"steps_left": 0}\n')
+        connection.sendall(b'{"steps_left": 0, "asked_at": 0.0}\n')
         connection.recv(4096)
-        connection.sendall(b'{"steps_left": 4}\n')
+        connection.sendall(b'{"steps_left": 4, "asked_at": 0.0}\n')
         select.select([connection], [], [])
         os._exit(4)
     if fault == "fails":
@@ -70,7 +70,8 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
                 file.flush()
             if fault == "dies":
                 os._exit(3)
-        file.write(f"clock {stopwatch.clock()} 0\n")
+        clock_seconds = stopwatch.clock()
+        file.write(f"clock {clock_seconds} {time.monotonic() - created - clock_seconds}\n")
 
 
 def _watch(child: int) -> None:
