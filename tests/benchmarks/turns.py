@@ -4,7 +4,7 @@
 folder of `run --turns` with one of `run --no-turns` that was made in the same hour.
 
 `handover` trains both frameworks in turns of two lengths, and prints what each handover adds to a turn: the first step after a
-pause finds cold caches.
+pause finds cold caches. That step is not timed, so this is what is left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.artifacts.schema import RunResult, Slice
+from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.comparison import executor
+from compare.judgement import slices
 from compare.judgement.run_pairs import pairs_of_seconds
 from compare.results import store
 from compare.running import launch, matrix
@@ -59,15 +60,14 @@ def print_noise(folders: Sequence[Path]) -> None:
 def print_handover(repeats: int) -> None:
     """Print the seconds that a handover adds to a turn, for each framework, with a 95 % interval by bootstrap over slices."""
     rows = [matrix.build_row(name, Contestant.plain(name), build(FIELDS)) for name in launch.FRAMEWORKS]
-    slices: dict[str, list[Slice]] = {row.id: [] for row in rows}
+    step_seconds: dict[str, dict[int, list[float]]] = {row.id: {steps: [] for steps in TURN_STEPS} for row in rows}
     for repeat in range(repeats):
         for row_id, result in _train(turn(rows, repeat)).items():
-            for epoch in result.epochs:
-                slices[row_id] += [slice_ for slice_ in epoch.slices if slice_.first_step + slice_.steps <= epoch.steps]
-    for name, found in slices.items():
-        short, long = (
-            np.array([slice_.seconds / slice_.steps for slice_ in found if slice_.steps == steps]) for steps in TURN_STEPS
-        )
+            for timed, _ in slices.paired(result, result):
+                if timed.slice.steps in TURN_STEPS and result.epochs[0].steps not in timed.steps:
+                    step_seconds[row_id][timed.slice.steps].append(timed.step_seconds)
+    for name, by_steps in step_seconds.items():
+        short, long = map(np.array, by_steps.values())
         random = np.random.default_rng(0)
         costs = [_cost(*(random.choice(values, len(values)) for values in (short, long))) for _ in range(2000)]
         shares = [f"{100 * cost / TURN_SECONDS:.2f} %" for cost in (_cost(short, long), *np.percentile(costs, [2.5, 97.5]))]
@@ -79,12 +79,13 @@ def print_handover(repeats: int) -> None:
 
 
 def _cost(short: NDArray[np.float64], long: NDArray[np.float64]) -> float:
-    """Return the seconds that each turn has on top of its steps.
+    """Return the seconds that each turn has on top of its timed steps, which are all but the first one.
 
     Args:
-        short, long: seconds per step of the turns of each length.
+        short, long: seconds per timed step of the turns of each length.
     """
-    return float(np.median(short) - np.median(long)) / (1.0 / TURN_STEPS[0] - 1.0 / TURN_STEPS[1])
+    short_steps, long_steps = (steps - 1 for steps in TURN_STEPS)
+    return float(np.median(short) - np.median(long)) / (1.0 / short_steps - 1.0 / long_steps)
 
 
 def _train(rows: Sequence[Row]) -> dict[str, RunResult]:
