@@ -8,6 +8,7 @@ import pytest
 from common.errors import UserError
 from tests.common.spec.test_plain_values import ALIASES, CHAIN, LONG_WORD, MERGES
 from tests.support import processes
+from tests.support.command_line import here
 from tests.support.refusals import check
 
 CPU_SECONDS = 5
@@ -51,7 +52,7 @@ def test_a_bomb_for_a_spec_is_refused_at_little_cost(content: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         ("study", "{bomb}"),
         ("reproduce", "{bomb}"),
         ("tune", "--space", "{bomb}"),
@@ -63,7 +64,7 @@ def test_a_bomb_for_a_spec_is_refused_at_little_cost(content: str, tmp_path: Pat
         ("run", "--set", f"{'x.' * 5000}y=1"),
         ("run", "--seeds", "9" * 5000),
         ("parity", "--set", f"epochs={DEEP}"),
-    ],
+    ),
     ids=lambda words: " ".join(words)[:40],
 )
 def test_bombs_elsewhere_are_refused_at_little_cost(words: tuple[str, ...], tmp_path: Path) -> None:
