@@ -38,7 +38,7 @@ TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 
 class Paragraph(NamedTuple):
-    """Sentences that answer one question."""
+    """Sentences that answer one question. A paragraph without any is left out."""
 
     label: str
     """The question, in one or two words. May be empty."""
