@@ -150,7 +150,7 @@ def shell(tmp_path: Path) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("convtwins do", {"doctor"}),
+        ("convtwins repo", {"report"}),
         pytest.param("convtwins run --dry", {"--dry-run"}, marks=pytest.mark.slow),
     ],
 )
