@@ -308,7 +308,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
             *dict.fromkeys(f"{run_spec.model_label} with {run_spec.optimizer.name}" for run_spec in specs),
             f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
-        answers=[answer for answer in answers if answer.sentences],
+        answers=answers,
         table=Table.from_items("rungs", "Checks that failed", _FAILED_COLUMNS, failed),
         next=_next(specs, proofs, failed, for_rows=for_rows),
     )

@@ -84,7 +84,7 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
     return Screen(
         subject=subject_parts(stored),
         # Nothing of an answer is cut: what is left out could be its contrary.
-        answers=[answer._replace(least=MOST_SENTENCES) for answer in answers if answer.sentences],
+        answers=[answer._replace(least=MOST_SENTENCES) for answer in answers],
         chart=_chart(summaries, ratios, short, findings),
         remarks=_remarks(stored, summaries, ratios, findings),
         next=_next(stored, summaries, ratios, folder),

@@ -336,7 +336,6 @@ class Report:
             "answers": [
                 {"label": answer.label, "tone": answer.tone, "sentences": list(map(wording.one_line, answer.sentences))}
                 for answer in (self.screen.answers if self.screen else ())
-                if answer.sentences
             ],
             "marks": [Mark(*map(wording.one_line, mark)) for mark in self.marks],
             "findings": _on_one_line(self.findings),

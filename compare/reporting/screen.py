@@ -38,7 +38,7 @@ TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 
 class Paragraph(NamedTuple):
-    """Sentences that answer one question."""
+    """Sentences that answer one question. A screen leaves out a paragraph without any."""
 
     label: str
     """The question, in one or two words. May be empty."""
@@ -89,6 +89,10 @@ class Screen:
     next: Sequence[tuple[str, str]] = ()
     """(purpose, command or file) of each next step."""
 
+    def __post_init__(self) -> None:
+        """Leave out answers without sentences."""
+        object.__setattr__(self, "answers", [answer for answer in self.answers if answer.sentences])
+
     def with_trouble(self, sentence: str) -> Screen:
         """Add a sentence on what went wrong after the screen was made."""
         return replace(self, answers=[*self.answers, Paragraph("Trouble", [sentence], "bad")])
@@ -119,7 +123,7 @@ class Screen:
         """Lay out the screen with a number of rows, and a number of sentences for each answer."""
         width = min(console.width, WIDEST)
         answers = [answer._replace(label=wording.one_line(answer.label)) for answer in self.answers]
-        label_width = max((cell_len(answer.label) for answer in answers if answer.sentences), default=0)
+        label_width = max((cell_len(answer.label) for answer in answers), default=0)
         blocks = [
             [line for part in _join_parts(self.subject, width) for line in _wrapped(console, Text(part, "bold"), width)],
             [

@@ -44,7 +44,6 @@ from compare.running.interleaving import turn
 from compare.running.twins import Twins
 from compare.statistics.statistics import VERDICT_PAIRS, MeanEstimate, Ratio, mean_difference, paired_ratio
 from compare.statistics.verdict_words import interval_words
-from compare.tools.switches.search import EPOCH_STEPS, USUAL, LadderStep
 from tensorflow_impl.__main__ import _NOT_NEEDED
 from tests.benchmarks import flat, harness, overhead, reports, scans
 from tests.benchmarks.flat import Pairs
@@ -68,6 +67,8 @@ BEST_BARS: tuple[tuple[str, int, int, dict[str, float]], ...] = (
     ("resnet18", 64, 64, {"pytorch": 1.6, "tensorflow": 1.4}),
 )
 """Model, image size, batch: how many times as fast the best switches are to be as the usual ones."""
+EPOCH_STEPS = 5
+"""Steps of an epoch of the runs of a pair."""
 PACE_EPOCHS = 7
 """Of a few steps each, whose median is the pace of one run."""
 SCAN_BARS: tuple[tuple[str, str, float], ...] = (
@@ -159,7 +160,9 @@ class _Bars:
                 searched = self._searched | {"rounds": self._pairs}
                 best, ladder = _searched(framework, model, image_size, batch_size, searched, place)
                 found = ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
-                rates = [f"{step.name} {_of_matrix_rate(step)}" for step in ladder if step.name == USUAL or step.taken]
+                rates = [
+                    f"{step['name']} {_of_matrix_rate(step)}" for step in ladder if step["name"] == "usual" or step["taken"]
+                ]
                 what, runs = f"{model}, {image_size} px", Runs(place)
                 ratio = _best_over_fair(best, self._pairs, runs)
                 self._add_ratio(
@@ -301,10 +304,9 @@ def _in_percent(part: float) -> str:
     return f"{100 * part:.2f} %"
 
 
-def _of_matrix_rate(step: LadderStep) -> str:
-    return (
-        f"at {step.matrix_fraction:.2f} of the matrix rate" if step.matrix_fraction else "at an unknown part of the matrix rate"
-    )
+def _of_matrix_rate(step: dict[str, Any]) -> str:
+    rate = step["matrix_fraction"]
+    return f"at {rate:.2f} of the matrix rate" if rate else "at an unknown part of the matrix rate"
 
 
 def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
@@ -328,7 +330,7 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> StoredComparison:
 
 def _searched(
     framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path
-) -> tuple[BestSwitches, list[LadderStep]]:
+) -> tuple[BestSwitches, list[dict[str, Any]]]:
     """What a search with these options finds, and its ladder; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
@@ -343,8 +345,7 @@ def _searched(
     command = [sys.executable, "-m", "compare", "optimize", *given, "--json"]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     told = json.loads(printed)["frameworks"][framework]
-    ladder = [LadderStep.model_validate(step) for step in told["ladder"]]
-    return BestSwitches.model_validate(told["best"], context={"recorded": True}), ladder
+    return BestSwitches.model_validate(told["best"], context={"recorded": True}), told["ladder"]
 
 
 def _best_over_fair(best: BestSwitches, rounds: int, runs: Runs) -> Ratio | None:

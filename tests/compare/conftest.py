@@ -4,11 +4,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.machine import machine, rates
 from common.machine.rates import Rates
+from common.spec import MODES, Mode
 from compare.cli import terminal
 from compare.cli.errors import FolderError
 from compare.reporting import plots
@@ -125,3 +127,24 @@ def describe_as(monkeypatch: pytest.MonkeyPatch, framework: str, **fields: objec
     monkeypatch.setattr(
         fake, "describe", lambda name, behaviours: describe(name, behaviours) | (fields if name == framework else {})
     )
+
+
+@pytest.fixture
+def gossip() -> Iterator[Mode]:
+    """A registered mode that no twin, tool or page knows."""
+    mode = Mode(
+        name="gossip",
+        variant="gossip",
+        divides=frozenset({"batch"}),
+        processes="each",
+        needs="two machines that talk",
+        not_serial_because="each replica averages with one neighbour",
+    )
+    with MODES.extended(mode):
+        yield mode
+
+
+def lacks_gossip(fake_twins: pytest.MonkeyPatch) -> None:
+    """Let the twin `left` describe itself without the mode of `gossip`."""
+    modes: dict[str, Any] = fake.describe("left", {})["modes"]
+    describe_as(fake_twins, "left", modes={name: answer for name, answer in modes.items() if name != "gossip"})

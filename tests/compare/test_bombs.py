@@ -8,6 +8,7 @@ import pytest
 from common.errors import UserError
 from tests.common.spec.test_plain_values import ALIASES
 from tests.support import processes
+from tests.support.command_line import here
 from tests.support.refusals import check
 
 CPU_SECONDS = 5
@@ -46,7 +47,7 @@ def test_a_bomb_for_a_spec_is_refused_at_little_cost(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         ("study", "{bomb}"),
         ("reproduce", "{bomb}"),
         ("tune", "--space", "{bomb}"),
@@ -58,7 +59,7 @@ def test_a_bomb_for_a_spec_is_refused_at_little_cost(tmp_path: Path) -> None:
         ("run", "--set", f"{'x.' * 5000}y=1"),
         ("run", "--seeds", "9" * 5000),
         ("parity", "--set", f"epochs={DEEP}"),
-    ],
+    ),
     ids=lambda words: " ".join(words)[:40],
 )
 def test_bombs_elsewhere_are_refused_at_little_cost(words: tuple[str, ...], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from compare.__main__ import app
+from compare.__main__ import MODULES, app
 from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ def measuring() -> dict[str, Any]:
     return step
 
 
+@pytest.mark.skipif("regress" not in MODULES, reason="the tool was taken away")
 def test_every_command_of_the_action_exists_with_its_options() -> None:
     script = measuring()["run"].replace("\\\n", "")
     (line,) = (line for line in script.splitlines() if ".venv/bin/convtwins" in line)

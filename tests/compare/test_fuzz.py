@@ -2,9 +2,9 @@
 
 The draws are seeded. The quick tests take a few seconds; `make test-all` draws many times as much. A campaign of one kind:
 
-    CONVTWINS_FUZZ_INPUTS=100000 pytest tests/compare/test_fuzz.py -m slow -s -k papers
+    CONVTWINS_FUZZ_INPUTS=100000 pytest tests/compare/test_fuzz.py -m slow -s -k plans
 
-CONVTWINS_FUZZ_FIRST=50000 goes on where another campaign of 50,000 ended.
+CONVTWINS_FUZZ_FIRST=50000 goes on where another campaign of 50,000 ended. What a tool reads is drawn among its own tests.
 """
 
 import copy
@@ -45,9 +45,6 @@ from compare.reporting import comparison_report
 from compare.results import store
 from compare.results.store import flatten
 from compare.running import contestants, run_settings
-from compare.tools.papers import paper_file
-from compare.tools.papers.study_file import SCALES, Study
-from compare.tools.regression import history
 from tests.common.data.sources import test_archives
 from tests.support import comparisons
 
@@ -195,16 +192,6 @@ def check_spec(text: tuple[str, str]) -> None:
             spec.from_json(path.read_bytes())
 
 
-def check_study(text: tuple[str, str], scale: str) -> None:
-    with file_of(text) as path, refused_at_most():
-        Study.read(path, scale, {})
-
-
-def check_paper(text: tuple[str, str]) -> None:
-    with file_of(text) as path, refused_at_most():
-        paper_file.read_paper(path, "given")
-
-
 @cache
 def comparison() -> tuple[Any, dict[str, Any]]:
     """The plan of a comparison and its results by folder, plain."""
@@ -217,7 +204,14 @@ def comparison() -> tuple[Any, dict[str, Any]]:
     return json.loads(stored.comparison.model_dump_json()), runs
 
 
-def check_results(plan: Any, runs: dict[str, Any]) -> None:
+def make_report(folder: Path) -> None:
+    compared = comparison_report.read(folder)
+    report = comparison_report.report(compared, None)
+    report.to_json()
+    report.to_markdown()
+
+
+def check_results(plan: Any, runs: dict[str, Any], read: Callable[[Path], object] = make_report) -> None:
     """A stranger's folder has right checksums: they protect against accidents only."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -226,12 +220,7 @@ def check_results(plan: Any, runs: dict[str, Any]) -> None:
             if re.fullmatch(r"[\w./-]{1,200}", run, re.ASCII) and ".." not in run and not run.startswith("/"):
                 _store(folder / run / results.RESULT_FILE, result)
         with refused_at_most():
-            compared = comparison_report.read(folder)
-            report = comparison_report.report(compared, None)
-            report.to_json()
-            report.to_markdown()
-        with refused_at_most():
-            history.points(folder, ["epoch_seconds"])
+            read(folder)
 
 
 def _store(path: Path, tree: Any) -> None:
@@ -356,20 +345,17 @@ def check_tensors(content: bytes, load: Callable[[Path], object]) -> None:
         load(Path(name))
 
 
-KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]] = {
+plans = st.deferred(lambda: altered(comparison()[0]))
+runs_of_a_folder = st.deferred(lambda: altered(comparison()[1])).filter(
+    lambda runs: all(isinstance(run, dict) for run in runs.values())
+)
+Kinds = dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]
+"""What is done with an input, and how inputs are drawn, by what they are."""
+KINDS: Kinds = {
     "spec files": (check_spec, (of_file(spec_values),)),
     "--set": (lambda asked: plan_a_comparison(None, asked), (assignments,)),
-    "studies": (check_study, (of_file(lambda: file_values("studies/plant-disease.yaml")), st.sampled_from(SCALES))),
-    "papers": (check_paper, (of_file(lambda: file_values("compare/tools/papers/tomato-two-frameworks.yaml")),)),
-    "plans": (lambda plan: check_results(plan, comparison()[1]), (st.deferred(lambda: altered(comparison()[0])),)),
-    "results": (
-        lambda runs: check_results(comparison()[0], runs),
-        (
-            st.deferred(lambda: altered(comparison()[1])).filter(
-                lambda runs: all(isinstance(run, dict) for run in runs.values())
-            ),
-        ),
-    ),
+    "plans": (lambda plan: check_results(plan, comparison()[1]), (plans,)),
+    "results": (lambda runs: check_results(comparison()[0], runs), (runs_of_a_folder,)),
     "events": (check_events, (events,)),
     "images": (check_image, (damaged(good_images),)),
     "archives": (check_archive, (damaged(good_archives),)),
@@ -404,8 +390,8 @@ def time_limit() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def draw(kind: str, inputs: int) -> None:
-    check, drawing = KINDS[kind]
+def draw(kind: str, inputs: int, kinds: Kinds = KINDS) -> None:
+    check, drawing = kinds[kind]
     done, longest, before = 0, 0.0, _forget_the_peak()
     last: tuple[Any, ...] = ()
 

@@ -17,7 +17,7 @@ from common.errors import UserError
 from compare.__main__ import _help_of, app, modules
 from compare.running import launch
 from tests.support import comparisons, processes, trees
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, here
 from tests.support.processes import Finished
 from tests.support.refusals import check, check_ended
 
@@ -33,7 +33,7 @@ runpy.run_module("compare", run_name="__main__")
 @pytest.mark.skipif(not FULL.exists(), reason="a device that is always full is Linux's")
 @pytest.mark.parametrize(
     "words",
-    [["cache"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["cache", "--json"], ["data", "--help"]))],
+    here(["cache"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["cache", "--json"], ["data", "--help"]))),
 )
 def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_path: Path) -> None:
     variables = {"CONVTWINS_CACHE": str(tmp_path)}
@@ -120,7 +120,7 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant(pac
 
 @pytest.mark.parametrize(
     ("words", "names"),
-    [
+    here(
         (["run", "--lr", "0.1"], ["--lr", "--set optimizer.learning_rate=VALUE"]),
         (["tune", "--weight-decay", "0.1"], ["--weight-decay", "--set optimizer.weight_decay=VALUE"]),
         (["parity", "--on-bad", "skip"], ["--on-bad", "--set data.on_bad=VALUE"]),
@@ -129,7 +129,7 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant(pac
         (["cache", "out"], ["out", "cache"]),
         (["run", "--set", "lr=0.1"], ["lr", 0.1, "optimizer.learning_rate"]),
         (["run", "--set", "optimizer.lr=0.1"], ["optimizer.lr", 0.1, "learning_rate"]),
-    ],
+    ),
 )
 def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str], names: list[object]) -> None:
     check_ended(convtwins(*words, COLUMNS="200"), names=names)
@@ -145,7 +145,7 @@ def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> Non
 
 @pytest.mark.parametrize(
     ("words", "option", "received"),
-    [
+    here(
         (["run", "--repeats", "0"], "--repeats", "0"),
         (["regress", "--interleaved", "main", "--repeats", "-3"], "--repeats", "-3"),
         (["run", "--until-decided", "--most-repeats", "4"], "--most-repeats", "4"),
@@ -159,7 +159,7 @@ def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> Non
         (["evaluate", "--epochs", "-2"], "epochs", "-2"),
         (["tune", "--epochs", "-2"], "epochs", "-2"),
         (["run", "--set", "epochs=-2"], "epochs", "-2"),
-    ],
+    ),
 )
 def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
     words: list[str], option: str, received: str
@@ -170,13 +170,13 @@ def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
 
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         pytest.param(["report", "DIR"], marks=pytest.mark.slow),
         pytest.param(["report", "DIR", "--json"], marks=pytest.mark.slow),
         ["history", "DIR"],
         pytest.param(["cache", "--json"], marks=pytest.mark.slow),
         ["--help"],
-    ],
+    ),
 )
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
     comparisons.stored_in(comparisons.repeated(), tmp_path / "results")
@@ -224,7 +224,7 @@ def test_folders_of_the_surroundings_that_are_not_utf_8_are_refused_by_name(tmp_
     folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
     folder.mkdir()
     for how, name in (({"environment": {"HOME": str(folder)}}, "HOME"), ({"folder": folder, "environment": THERE}, "folder")):
-        done = ran("doctor", "--json", **how)  # type: ignore[arg-type]
+        done = ran("models", "--json", **how)  # type: ignore[arg-type]
         assert (done.exit_code, done.stdout) == (2, "")
         check(UserError(done.stderr), field=name, names=["UTF-8", ascii(str(folder))])
 

@@ -77,6 +77,12 @@ TOOLS: dict[str, frozenset[str]] = {
 LATE = {("compare/api.py", "compare.tools.matching.match.match"): "only if somebody asks for it"}
 """Imports of a tool by a file beside the folders, each with its reason."""
 
+TESTS_ELSEWHERE = {
+    "tests/parity/test_conversion.py": "of evaluation, in both frameworks",
+    "tests/twins/test_contract.py": "of conformance, in one process with a framework",
+}
+"""Files that import a tool and do not stand with its tests, each with what it is for. They go with the tool."""
+
 PLUGIN_ROOTS = {"convtwins_hangs": PROJECT / "plugins" / "hangs" / "src"}
 
 
@@ -319,6 +325,24 @@ def between_tools(root: Path, package: str = "compare") -> list[Finding]:
 @pytest.mark.parametrize("package", ["compare", *PLUGIN_ROOTS])
 def test_the_core_and_plug_ins_import_no_tool_and_a_tool_only_those_of_its_row(package: str) -> None:
     findings = between_tools(root_of(package), package)
+    assert not findings, "\n".join(map(str, findings))
+
+
+def tools_in_tests(root: Path) -> list[Finding]:
+    """Every import of a tool by a test that is none of its own, nor of a tool that may import it."""
+    return [
+        Finding(file, line, f"imports {module}, a tool")
+        for file, tree in _trees(root, "tests")
+        for line, module in _imports(tree, Path(file).parent.parts)
+        if module.startswith(("compare.tools.", "tests.compare.tools.")) and file not in TESTS_ELSEWHERE
+        for importer in [Path(file).parts[3] if file.startswith("tests/compare/tools/") else ""]
+        for tool in [module.partition("tools.")[2].partition(".")[0]]
+        if tool not in TOOLS.get(importer, frozenset()) | {importer}
+    ]
+
+
+def test_a_test_imports_the_tool_whose_test_it_is_and_those_of_its_row() -> None:
+    findings = tools_in_tests(PROJECT)
     assert not findings, "\n".join(map(str, findings))
 
 
@@ -585,6 +609,21 @@ def test_an_import_of_an_upper_folder_is_found(plant: Plant, source: str, count:
 )
 def test_an_import_of_another_tool_is_found(plant: Plant, file: str, source: str, count: int) -> None:
     assert len(between_tools(plant(source, file))) == count
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "count"),
+    [
+        ("tests/compare/results/test_store.py", "from compare.tools.tuning import records", 1),
+        ("tests/compare/results/test_store.py", "from tests.compare.tools.planning import made", 1),
+        ("tests/compare/tools/tuning/test_tuning.py", "from compare.tools.tuning import records", 0),
+        ("tests/compare/tools/tuning/test_tuning.py", "from compare.tools.papers import schema", 1),
+        ("tests/compare/tools/papers/test_study.py", "from compare.tools.tuning import records", 0),
+        ("tests/parity/test_conversion.py", "from compare.tools.evaluation import convert", 0),
+    ],
+)
+def test_a_test_of_the_core_that_needs_a_tool_is_found(plant: Plant, file: str, source: str, count: int) -> None:
+    assert len(tools_in_tests(plant(source, file))) == count
 
 
 def test_a_circle_of_imports_is_found(plant: Plant) -> None:

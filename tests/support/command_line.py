@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from typer.testing import CliRunner
 
 from common.errors import UserError
-from compare.__main__ import app
+from compare.__main__ import MODULES, app
 from tests.support import processes
 from tests.support.processes import Finished
+
+Case = TypeVar("Case", bound=str | Sequence[Any])
+
+
+def here(*cases: Case) -> list[Case]:
+    """Return the cases whose command is here. That of a tool goes with the tool's folder.
+
+    Args:
+        cases: each starts with a command line, as one text or as its words.
+    """
+
+    def command(case: Any) -> str:
+        return case.split()[0] if isinstance(case, str) else command(case[0])
+
+    return [case for case in cases if command(case) in MODULES or command(case).startswith("--")]
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def report(name: str, results: Sequence[Check]) -> Report:
         exit_code=exits.RUN_FAILED if failed else 0,
         screen=Screen(
             subject=[f"Does the twin {name} keep the contract?", f"{len(results)} of {len(CHECKS)} checks were tried"],
-            answers=[answer for answer in answers if answer.sentences],
+            answers=answers,
             table=Table.from_items("checks", "Checks of the contract", columns[:2], results),
             next=[("the contract", "docs/a-new-twin.md"), _rerun_hint(failed)] if failed else [],
         ),

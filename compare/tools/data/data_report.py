@@ -63,6 +63,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
     # The lines between name files, as `Broken` and `Duplicates` do.
     refused = [line for line in (exploration.refusal or "").splitlines() if not line.startswith(" ")]
     broken = _broken(exploration, _shortened, _MAX_BROKEN_FIRST)
+    usable = "Yes." if files is None or not files.bad else "Yes, without the broken files."
     cautions = [notes.words(note) for note in exploration.notes if notes.kind(note) == "data"]
     if exact.groups_across_classes:
         groups = count(exact.groups_across_classes, "group")
@@ -72,14 +73,13 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
         cautions.append(f"Equal images in several splits ({groups}): accuracy on them is no accuracy on new images.")
     answers = [
         Paragraph("Refused", [line.removesuffix(" Received:") for line in refused], "bad"),
-        Paragraph("Usable", ["Yes." if files is None or not files.bad else "Yes, without the broken files."], "good"),
+        Paragraph("Usable", [] if refused else [usable], "good"),
         Paragraph("Broken", broken, least=len(broken), most=len(broken)),  # its last line counts the others
         Paragraph("Trouble", cautions, "bad"),
         Paragraph("Balance", [_balance(exploration)]),
         Paragraph("Duplicates", [_exact_words(exact), _near_words(near)]),
         Paragraph("Notes", [note for note in exploration.notes if notes.kind(note) == "note"]),
     ]
-    answers = [paragraph for paragraph in answers if paragraph.sentences and not (refused and paragraph.label == "Usable")]
     splits = list(exploration.splits)
     bars = [_bar(class_count, splits) for class_count in exploration.classes]
     return Screen(

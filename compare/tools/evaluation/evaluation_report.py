@@ -89,7 +89,7 @@ def screen(evaluation: EvaluationRecord) -> Screen:
             f"{spec['model']} on {evaluation.data_name}: final training and evaluation",
             f"{evaluation.num_examples:,} test images",
         ],
-        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        answers=answers,
         table=replace(table, columns=tuple(column for column in table.columns if column.key in _SCREEN_COLUMNS)),
         remarks=caution_count(len(_cautions(evaluation))),
     )

@@ -42,6 +42,47 @@ class MeasuredModel:
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 
 
+@dataclass(frozen=True)
+class MeasuredPair:
+    """Two measured models, and the pairs of their layers."""
+
+    left: MeasuredModel
+    right: MeasuredModel
+    alignment: Alignment
+
+    @property
+    def sides(self) -> tuple[MeasuredModel, MeasuredModel]:
+        return self.left, self.right
+
+    @property
+    def frameworks(self) -> dict[str, Any]:
+        """The frameworks as values of a cause."""
+        return {"one": self.left.name, "other": self.right.name}
+
+    def arrays(self, key: str) -> tuple[Array, Array]:
+        """Return an array that both models have."""
+        return self.left.arrays[key], self.right.arrays[key]
+
+    def both_running(self, mode: str) -> list[tuple[str, str]]:
+        """Return the names of the pairs of layers with parameters that run in a mode."""
+        pairs = self.alignment.names.items()
+        return [(one, other) for one, other in pairs if one in self.left.layers[mode] and other in self.right.layers[mode]]
+
+    def names(self, prefix: str = "gradients/") -> list[tuple[str, str]]:
+        """Return (left name, right name) of the parameters that both models have under a prefix. By default those trained."""
+        names: list[tuple[str, str]] = []
+        for one, other in self.alignment.names.items():
+            for key in self.left.arrays:
+                role = key.removeprefix(f"{prefix}{one}.")
+                if role != key and f"{prefix}{other}.{role}" in self.right.arrays:
+                    names.append((f"{one}.{role}", f"{other}.{role}"))
+        return names
+
+    def parameters(self, prefix: str) -> list[tuple[str, Array, Array]]:
+        """Return (left name, left array, right array) of these parameters."""
+        return [(one, self.left.arrays[prefix + one], self.right.arrays[prefix + other]) for one, other in self.names(prefix)]
+
+
 def layers_agree(left: MeasuredModel, right: MeasuredModel, one: str, other: str) -> tuple[bool, bool]:
     """Return whether inputs and whether outputs of two layers agree in inference, except constants rounded to float32."""
     pairs = zip(left.values("inference", one), right.values("inference", other), strict=True)
@@ -145,15 +186,9 @@ class Divergence:
         return itertools.islice((entry for entry in inputs if not self.close(*entry[1])), 3)
 
 
-def find_divergence(
-    mode: str,
-    sides: tuple[MeasuredModel, MeasuredModel],
-    alignment: Alignment,
-    images: Array,
-    tolerance: float = formulas.CLOSE,
-) -> Divergence | None:
+def find_divergence(mode: str, pair: MeasuredPair, images: Array, tolerance: float = formulas.CLOSE) -> Divergence | None:
     """Return the first place where two models differ by more than the tolerance. None: their outputs agree within it."""
-    left, right = sides
+    (left, right), alignment = pair.sides, pair.alignment
     ours, theirs = left.layers[mode], right.layers[mode]
     pairs = [(one, other) for one, other in alignment.pairs if one in ours and other in theirs]
     agreed: list[Array] = [images]
@@ -164,7 +199,7 @@ def find_divergence(
     for one, other in pairs:
         mine, other_values = left.values(mode, one), right.values(mode, other)
         if max_relative_difference(mine[1], other_values[1]) > tolerance and not _agree_after_cropping(
-            mode, sides, (one, other), tolerance
+            mode, pair.sides, (one, other), tolerance
         ):
             pending = pending or (one, other)
             if one in alignment.names:
@@ -191,13 +226,13 @@ def find_divergence(
     else:
         ends, inputs, outputs = None, logits, logits
     unpaired = tuple(
-        _unpaired_layers(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
+        _unpaired_layers(layers, last and last[place], pending and pending[place], {names[place] for names in pairs})
         for place, layers in enumerate((ours, theirs))
     )
     earlier, after = tuple(reversed(agreed)), "the image" if last is None else ", ".join(last)
     unpaired_by_side = unpaired[0], unpaired[1]
     return Divergence(
-        *(mode, sides, ends, inputs, outputs, earlier[:6], earlier, unpaired_by_side, after),
+        *(mode, pair.sides, ends, inputs, outputs, earlier[:6], earlier, unpaired_by_side, after),
         *(alignment.names, alignment.confirmed, tolerance),
     )
 

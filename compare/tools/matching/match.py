@@ -336,7 +336,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
             *(f"{name}: {request.model}" for name, request in zip(result.names, result.requests, strict=True)),
             f"images {'x'.join(map(str, request.image))}, {wording.count(request.steps, 'step')} in float64",
         ],
-        answers=[answer for answer in answers if answer.sentences],
+        answers=answers,
         table=Table.from_items(
             "rungs", f"Checks that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
         ),

@@ -14,7 +14,7 @@ from common.matching.records import Array, Layer
 from compare.tools.matching import formulas
 from compare.tools.matching.alignment import Alignment, describe_layer
 from compare.tools.matching.causes import BIASED_VARIANCE, ROUNDED_CONSTANTS, Cause
-from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel
+from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, MeasuredPair
 from compare.tools.matching.formulas import close, max_relative_difference
 
 _MAX_SIXTHS, _MAX_REMAINDER = 2.0, 1e-3
@@ -53,22 +53,22 @@ def explain_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequenc
     return causes
 
 
-def explain_weights(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, as_built: bool) -> list[Cause]:
+def explain_weights(pair: MeasuredPair, *, as_built: bool) -> list[Cause]:
     """Return causes why the models' own parameters differ. `as_built`: nothing was copied since the models were built."""
     causes: list[Cause] = []
-    for name, other in alignment.names.items():
-        ours, theirs = left.layers["inference"][name], right.layers["inference"][other]
-        for role, mine in left.parameters(name).items():
-            copied = right.parameters(other).get(role)
+    for name, other in pair.alignment.names.items():
+        ours, theirs = pair.left.layers["inference"][name], pair.right.layers["inference"][other]
+        for role, mine in pair.left.parameters(name).items():
+            copied = pair.right.parameters(other).get(role)
             if copied is None or close(mine, copied):
                 continue
-            for words, cause, form in _wrong_layouts(left, ours, mine, role):
+            for words, cause, form in _wrong_layouts(pair.left, ours, mine, role):
                 if form.shape == copied.shape and close(form, copied):
-                    values = {"one": left.name, "other": right.name, "parameter": f"{other}.{role}", "form": words}
+                    values = {**pair.frameworks, "parameter": f"{other}.{role}", "form": words}
                     causes.append(Cause(cause, values, _where(ours, theirs), max_relative_difference(form, copied)))
                     break
-    starts = [{key.removeprefix("start/"): value for key, value in side.arrays.items()} for side in (left, right)]
-    causes = causes[:3] or explain_initialisation((left.name, right.name), starts, alignment)
+    starts = [{key.removeprefix("start/"): value for key, value in side.arrays.items()} for side in pair.sides]
+    causes = causes[:3] or explain_initialisation((pair.left.name, pair.right.name), starts, pair.alignment)
     if not causes and as_built:
         causes = [Cause("initialisation", variant="draws")]
     return causes
@@ -114,15 +114,13 @@ def explain_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str,
 # Causes of a difference in training.
 
 
-def layers_with_equal_inputs(left: MeasuredModel, right: MeasuredModel, alignment: Alignment) -> dict[str, str]:
+def layers_with_equal_inputs(pair: MeasuredPair) -> dict[str, str]:
     """Return pairs of layers with parameters whose inputs agree in training mode, except for constants rounded to float32."""
-    return {
-        name: other
-        for name, other in alignment.names.items()
-        if name in left.layers["training"] and other in right.layers["training"]  # else it runs in inference alone
-        if max_relative_difference(left.values("training", name)[0], right.values("training", other)[0])
-        <= SAME_VALUES_TOLERANCE
+    inputs = {
+        names: (pair.left.values("training", names[0])[0], pair.right.values("training", names[1])[0])
+        for names in pair.both_running("training")
     }
+    return dict(names for names, arrays in inputs.items() if max_relative_difference(*arrays) <= SAME_VALUES_TOLERANCE)
 
 
 def normalised_by_batch_std(side: MeasuredModel, name: str, left: Array, right: Array) -> tuple[Array, Array]:
@@ -145,33 +143,28 @@ def normalised_by_batch_std(side: MeasuredModel, name: str, left: Array, right: 
     return left / scale, right / scale
 
 
-def explain_statistics(
-    left: MeasuredModel, right: MeasuredModel, names: Mapping[str, str], equal_inputs: Container[str]
-) -> list[Cause]:
+def explain_statistics(pair: MeasuredPair, equal_inputs: Container[str]) -> list[Cause]:
     """Return causes why running statistics differ after one training pass. Empty, if they do not explain every layer.
 
     Args:
-        left, right: the models.
-        names: pairs of layers.
+        pair: the models, and the pairs of layers to explain.
         equal_inputs: pairs of `layers_with_equal_inputs`. No cause here explains a difference of the others.
     """
     causes: dict[str, list[Cause]] = {}
-    for name, other in names.items():
-        layer = left.layers["training"].get(name)
-        if layer is None or other not in right.layers["training"]:
-            continue
+    for name, other in pair.both_running("training"):
+        layer = pair.left.layers["training"][name]
         if layer.kind != "batch_norm" or "mean" not in layer.parameters:
             continue
         # One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
         ours, theirs = min(
-            itertools.product(_update_laws(left, name), _update_laws(right, other)),
+            itertools.product(_update_laws(pair.left, name), _update_laws(pair.right, other)),
             key=lambda laws: (not _equal_momentum(*laws), laws[0].factor != laws[1].factor, laws[0].error + laws[1].error),
         )
         explains_all = name in equal_inputs and max(ours.error, theirs.error) <= 1e-9
         is_same_law = _equal_momentum(ours, theirs) and ours.factor == theirs.factor
-        if (not explains_all or is_same_law) and _statistics_differ(left, right, name, other):
+        if (not explains_all or is_same_law) and _statistics_differ(pair, name, other):
             return []
-        for cause in _compare_laws((left, right), (name, other), (ours, theirs)):
+        for cause in _compare_laws(pair, (name, other), (ours, theirs)):
             causes.setdefault(cause.name, []).append(cause)
     return [group[0]._replace(residual=max(cause.residual or 0.0 for cause in group)) for group in causes.values()]
 
@@ -211,21 +204,21 @@ def _equal_momentum(ours: _UpdateLaw, theirs: _UpdateLaw) -> bool:
     return abs(ours.momentum - theirs.momentum) <= 1e-9
 
 
-def _statistics_differ(left: MeasuredModel, right: MeasuredModel, name: str, other: str) -> bool:
+def _statistics_differ(pair: MeasuredPair, name: str, other: str) -> bool:
     """Return whether the running statistics of two layers differ."""
-    ours, theirs = left.parameters(name, "statistics"), right.parameters(other, "statistics")
-    pairs = {role: normalised_by_batch_std(left, f"{name}.{role}", ours[role], theirs[role]) for role in ("mean", "variance")}
-    return any(max_relative_difference(*pair, float(role == "mean")) > formulas.CLOSE for role, pair in pairs.items())
+    ours, theirs = pair.left.parameters(name, "statistics"), pair.right.parameters(other, "statistics")
+    pairs = {
+        role: normalised_by_batch_std(pair.left, f"{name}.{role}", ours[role], theirs[role]) for role in ("mean", "variance")
+    }
+    return any(max_relative_difference(*arrays, float(role == "mean")) > formulas.CLOSE for role, arrays in pairs.items())
 
 
-def _compare_laws(
-    sides: tuple[MeasuredModel, MeasuredModel], names: tuple[str, str], laws: tuple[_UpdateLaw, _UpdateLaw]
-) -> Iterator[Cause]:
+def _compare_laws(pair: MeasuredPair, names: tuple[str, str], laws: tuple[_UpdateLaw, _UpdateLaw]) -> Iterator[Cause]:
     """Yield a cause if two layers give the new batch another weight, and one if they take another variance."""
-    (left, right), (name, other), (ours, theirs) = sides, names, laws
+    (left, right), (name, other), (ours, theirs) = pair.sides, names, laws
     residual = max(ours.error, theirs.error)
     where = _where(left.layers["training"][name], right.layers["training"][other])
-    values = {"one": left.name, "other": right.name, "layers": [name, other]}
+    values = {**pair.frameworks, "layers": [name, other]}
     if not _equal_momentum(ours, theirs):
         variant = "complement" if abs(ours.momentum + theirs.momentum - 1) < 1e-9 else ""
         yield Cause("batch-norm-momentum", {**values, "weights": [ours.momentum, theirs.momentum]}, where, residual, variant)
@@ -235,12 +228,11 @@ def _compare_laws(
         yield Cause(BIASED_VARIANCE, values, where, residual)
 
 
-def explain_loss(left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], labels: Array) -> list[Cause]:
-    """Return causes why losses differ where outputs agree. `names`: see `explain_update`."""
-    ours, theirs = left.arrays["loss"].item(), right.arrays["loss"].item()
-    outputs = left.arrays["training/logits"]
-    known = formulas.losses(outputs, labels)
-    decay = _regularizer(left, right, names)
+def explain_loss(pair: MeasuredPair, labels: Array) -> list[Cause]:
+    """Return causes why losses differ where outputs agree."""
+    ours, theirs = (side.arrays["loss"].item() for side in pair.sides)
+    known = formulas.losses(pair.left.arrays["training/logits"], labels)
+    decay = _regularizer(pair)
     if decay is not None:
         who, amount, residual = decay
         return [Cause("weight-decay", {"one": who, "factor": amount}, "", residual, "regularizer")]
@@ -248,24 +240,22 @@ def explain_loss(left: MeasuredModel, right: MeasuredModel, names: Sequence[tupl
         [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
     )
     if not mine or not other or not set(mine).isdisjoint(other):  # the same loss, of outputs that are not quite the same
-        return list(_class_weights(left, right, names, labels))
+        return list(_class_weights(pair, labels))
     name = "label-encoding" if "labels" in mine[0] + other[0] and "smoothing" not in mine[0] + other[0] else "loss"
     residual = abs(known[other[0]] - theirs) / abs(theirs)
-    return [Cause(name, {"one": left.name, "other": right.name, "losses": [mine[0], other[0]]}, "", residual)]
+    return [Cause(name, {**pair.frameworks, "losses": [mine[0], other[0]]}, "", residual)]
 
 
-def _class_weights(
-    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], labels: Array
-) -> Iterator[Cause]:
+def _class_weights(pair: MeasuredPair, labels: Array) -> Iterator[Cause]:
     """Yield a cause if class weights explain the loss and the gradient of the last layer."""
-    outputs, classes = left.arrays["training/logits"], np.unique(labels)
-    for pair in reversed(names) if len(classes) < len(labels) else ():  # else each image may have its own weight
-        layers = [name.rpartition(".")[0] for name in pair]
-        values = [side.values("training", name) for side, name in zip((left, right), layers, strict=True)]
-        if not pair[0].endswith(".kernel") or values[0][0].ndim != 2 or not np.array_equal(values[0][1], outputs):
+    outputs, classes = pair.left.arrays["training/logits"], np.unique(labels)
+    for names in reversed(pair.names()) if len(classes) < len(labels) else ():  # else each image may have its own weight
+        layers = [name.rpartition(".")[0] for name in names]
+        values = [side.values("training", name) for side, name in zip(pair.sides, layers, strict=True)]
+        if not names[0].endswith(".kernel") or values[0][0].ndim != 2 or not np.array_equal(values[0][1], outputs):
             continue
         solutions: list[tuple[Array, float, Array]] = []
-        for side, name, (x, logits) in zip((left, right), pair, values, strict=True):
+        for side, name, (x, logits) in zip(pair.sides, names, values, strict=True):
             parts = formulas.gradients_by_class(x, logits, labels)
             gradient, loss = _gradient(side, name).reshape(-1), side.arrays["loss"].reshape(-1)
             targets = np.concatenate([gradient, loss])
@@ -274,10 +264,9 @@ def _class_weights(
         (ours, _, parts), (theirs, _, _) = solutions
         if max(solutions[0][1], solutions[1][1]) > 1e-9 or max_relative_difference(ours, theirs) <= 1e-9:
             return
-        residual = max_relative_difference(parts[-1:] @ theirs, right.arrays["loss"])
+        residual = max_relative_difference(parts[-1:] @ theirs, pair.right.arrays["loss"])
         facts = {
-            "one": left.name,
-            "other": right.name,
+            **pair.frameworks,
             "classes": classes.tolist(),
             "weights": [_relative_weights(class_weights) for class_weights in (ours, theirs)],
             "sums": [float(class_weights[np.searchsorted(classes, labels)].sum()) for class_weights in (ours, theirs)],
@@ -293,14 +282,13 @@ def _relative_weights(weights: Array) -> list[float]:
     return (np.ones_like(weights) if equal else weights / weights[0]).tolist()
 
 
-def _regularizer(
-    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]]
-) -> tuple[str, float, float] | None:
+def _regularizer(pair: MeasuredPair) -> tuple[str, float, float] | None:
     """Return (framework, factor, residual) if gradients differ by a multiple of the weights."""
+    left, right = pair.sides
     difference = (right.arrays["loss"] - left.arrays["loss"]).item()
     side, sign = (right, 1) if difference > 0 else (left, -1)
     total, factor = 0.0, 0.0
-    for mine, theirs in names:
+    for mine, theirs in pair.names():
         ours, others = _gradient(left, mine), _gradient(right, theirs)
         if close(ours, others):
             continue
@@ -314,37 +302,36 @@ def _regularizer(
     return side.name, factor, abs(total - abs(difference)) / abs(difference)
 
 
-def explain_gradients(
-    left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], difference: float
-) -> list[Cause]:
-    """Return causes why gradients differ, by `difference` at most, where losses agree. `names`: see `explain_update`."""
-    for one, other in names:
-        gradients = _gradient(left, one), _gradient(right, other)
-        for place, side in enumerate((left, right)):
+def explain_gradients(pair: MeasuredPair, difference: float) -> list[Cause]:
+    """Return causes why gradients differ, by `difference` at most, where losses agree."""
+    for names in pair.names():
+        gradients = [_gradient(side, name) for side, name in zip(pair.sides, names, strict=True)]
+        for place, (side, name) in enumerate(zip(pair.sides, names, strict=True)):
             if not gradients[place].any() and gradients[1 - place].any():
-                name = (one, other)[place]
                 layer = side.layers["training"][name.rpartition(".")[0]]
                 return [Cause("frozen", {"one": side.name, "parameter": name}, layer.where or "")]
-    return _rounded_sixth((left, right), names, difference)
+    return _rounded_sixth(pair, difference)
 
 
-def _rounded_sixth(
-    sides: tuple[MeasuredModel, MeasuredModel], names: Sequence[tuple[str, str]], difference: float
-) -> list[Cause]:
+def _rounded_sixth(pair: MeasuredPair, difference: float) -> list[Cause]:
     """A hard sigmoid divides by six. PyTorch multiplies its gradient by a sixth of float32, in float64 too.
 
     In front of the last hard sigmoid the gradients differ by just that factor. Behind it they agree.
     """
     off = abs(formulas.SIXTH_RATIO - 1.0)
-    for place, side in enumerate(sides):
+    for place, side in enumerate(pair.sides):
         layers = side.layers["training"]
         gates = [index for index, layer in enumerate(layers.values()) if _is_hard_sigmoid(layer)]
         if not gates or difference > _MAX_SIXTHS * len(gates) * off:
             continue
         order = {name: index for index, name in enumerate(layers)}
-        pairs = {pair[place]: [_gradient(model, name) for model, name in zip(sides, pair, strict=True)] for pair in names}
-        least = _GRADIENT_FLOOR * max(float(np.abs(gradient).max(initial=0.0)) for pair in pairs.values() for gradient in pair)
-        for name, gradients in reversed(pairs.items()):
+        gradients_by_name = {
+            names[place]: [_gradient(model, name) for model, name in zip(pair.sides, names, strict=True)]
+            for names in pair.names()
+        }
+        sizes = (np.abs(gradient).max(initial=0.0) for gradients in gradients_by_name.values() for gradient in gradients)
+        least = _GRADIENT_FLOOR * float(max(sizes))
+        for name, gradients in reversed(gradients_by_name.items()):
             layer = name.rpartition(".")[0]
             if order[layer] > gates[-1]:
                 if max_relative_difference(gradients[0], gradients[1], least) > _TOLERANCE_BEHIND:
@@ -361,29 +348,21 @@ def _is_hard_sigmoid(layer: Layer) -> bool:
     return "function" in layer.settings and formulas.stated_activation(layer.settings) == "hard sigmoid"
 
 
-def explain_update(
-    rule: str,
-    left: MeasuredModel,
-    right: MeasuredModel,
-    names: Sequence[tuple[str, str]],
-    judged: Sequence[npt.NDArray[np.bool_]],
-) -> list[Cause]:
+def explain_update(rule: str, pair: MeasuredPair, judged: Sequence[npt.NDArray[np.bool_]]) -> list[Cause]:
     """Return causes why an update differs where gradients agree.
 
     Args:
         rule: a rule of `OpenRequest.rules`.
-        left, right: the models.
-        names: pairs of parameters that have gradients.
-        judged: bool[n] for each pair: the components that are not rounding alone.
+        pair: the models.
+        judged: bool[n] for each parameter with a gradient: the components that are not rounding alone.
     """
-    settings = left.optimizers[rule], right.optimizers[rule]
-    sides = left, right
-    names_by_side = [[pair[place] for pair in names] for place in (0, 1)]
+    settings = [side.optimizers[rule] for side in pair.sides]
+    names_by_side = [[names[place] for names in pair.names()] for place in (0, 1)]
     mask = np.concatenate(judged)
     weights, gradients, firsts = (
         [
             np.concatenate([side.arrays[prefix + name].reshape(-1) for name in names_by_side[place]])[mask]
-            for place, side in enumerate(sides)
+            for place, side in enumerate(pair.sides)
         ]
         for prefix in ("start/", "gradients/", f"{rule}/first/")
     )
@@ -396,25 +375,22 @@ def explain_update(
     )
     corrected = formulas.first_update(settings[1], weights[0], gradients[0]) if known else None
     residual = None if corrected is None else max_relative_difference(corrected, changes[1])
-    return explain_settings((left.name, right.name), settings, residual)
+    return explain_settings(pair.frameworks, settings, residual)
 
 
 def explain_settings(
-    names: tuple[str, str], settings: Sequence[Mapping[str, Any]], residual: float | None = None
+    frameworks: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], residual: float | None = None
 ) -> list[Cause]:
     """Return causes in the settings of two optimizers that make updates differ, at the first one or later.
 
     Args:
-        names: names of the frameworks.
+        frameworks: see `MeasuredPair.frameworks`.
         settings: settings of their optimizers.
         residual: relative difference that remains if both have the second one's. None: it was not tried out.
     """
     ours, theirs = settings
-    shared = {
-        "one": names[0],
-        "other": names[1],
-        "optimizers": [{key: value for key, value in side.items() if key != "more"} for side in settings],
-    }
+    optimizers = [{key: value for key, value in side.items() if key != "more"} for side in settings]
+    shared = {**frameworks, "optimizers": optimizers}
     differences = optimizer_settings(settings)
     causes: list[Cause] = []
 

@@ -6,13 +6,14 @@ import functools
 import itertools
 import math
 import queue
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import safetensors.numpy
 from pydantic import JsonValue
 
@@ -35,7 +36,7 @@ from compare.tools.matching.causes import (
     Cause,
     explain_divergence,
 )
-from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, find_divergence, layers_agree
+from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, MeasuredPair, find_divergence, layers_agree
 from compare.tools.matching.formulas import max_relative_difference
 
 _POLL_SECONDS = 0.5
@@ -70,7 +71,7 @@ _DEPENDS_ON = {
 PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
 ACCEPTED, ROUNDS = "accepted", "rounded"
 
-_RunPass = Callable[..., tuple[MeasuredModel, MeasuredModel]]
+_RunPass = Callable[..., MeasuredPair]
 """Function from a pass's name and `record` to the measurements of both models in this pass."""
 
 
@@ -367,30 +368,34 @@ def match(
     progress(f"measuring both: outputs, gradients, {wording.count(request.steps, 'step')} of training ...")
     processes[0].send({"measure": None})
     processes[1].send({"measure": processes[1].give(copied)})
-    left, right = (_side(process, *answer) for process, answer in zip(processes, _answers(processes), strict=True))
-    agree = functools.partial(layers_agree, left, right)
+    pair = _measured(processes, alignment)
+    agree = functools.partial(layers_agree, *pair.sides)
     alignment = replace(alignment, pairs=pair_layers(opened[0].layers, opened[1].layers, alignment.names, agree))
+    pair, run_pass = replace(pair, alignment=alignment), functools.partial(_run_pass, processes, alignment)
     rungs = result.rungs
-    weights_given = [_compare_weights(left, right, alignment, as_built=as_built)] if own_weights else []
-    for rung in itertools.chain(
-        weights_given, _compare_models(requests[0], left, right, alignment, functools.partial(_run_pass, processes))
-    ):
+    weights_given = [_compare_weights(pair, as_built=as_built)] if own_weights else []
+    for rung in itertools.chain(weights_given, _compare_models(request, pair, run_pass)):
         rungs.append(rung)
         progress(rung.progress_text)
     notes = [] if own_weights or requests[0].weights else model_causes.explain_initialisation(names, starts, alignment)
     notes += _flatten_order_notes(names, alignment, by_name, copied=not own_weights)
-    lines = _layer_pairs(names, by_name, alignment, (left, right))
+    lines = _layer_pairs(names, by_name, alignment, pair.sides)
     rungs = _apply_accepted(_mark_consequences(rungs), accepted)
-    own_settings = [side.optimizers[OWN_RULE] for side in (left, right) if OWN_RULE in side.optimizers]
+    own_settings = [side.optimizers[OWN_RULE] for side in pair.sides if OWN_RULE in side.optimizers]
     differences = model_causes.optimizer_settings(own_settings) if own_settings else []
     return Match(names, requests, rungs, lines, notes, tuple(opened), differences)
 
 
-def _run_pass(processes: Sequence[ModelProcess], words: str, *, record: bool) -> tuple[MeasuredModel, MeasuredModel]:
+def _run_pass(processes: Sequence[ModelProcess], alignment: Alignment, words: str, *, record: bool) -> MeasuredPair:
     for process in processes:
         process.send({"far": words, "record": record})
+    return _measured(processes, alignment)
+
+
+def _measured(processes: Sequence[ModelProcess], alignment: Alignment) -> MeasuredPair:
+    """Wait for the measurements of both models."""
     left, right = (_side(process, *answer) for process, answer in zip(processes, _answers(processes), strict=True))
-    return left, right
+    return MeasuredPair(left, right, alignment)
 
 
 def _answers(processes: Sequence[ModelProcess]) -> list[tuple[dict[str, Any], dict[str, Array]]]:
@@ -427,76 +432,74 @@ def _shapes(
     )
 
 
-def _compare_weights(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, as_built: bool) -> RungResult:
-    rung = _rung(_WEIGHTS, _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
-    return (
-        rung
-        if rung.status == PASSED
-        else replace(rung, causes=tuple(model_causes.explain_weights(left, right, alignment, as_built=as_built)))
-    )
+def _compare_weights(pair: MeasuredPair, *, as_built: bool) -> RungResult:
+    rung = _rung(_WEIGHTS, pair.parameters("start/"), _EXACT + 1e-7)
+    return _explained(rung, lambda: model_causes.explain_weights(pair, as_built=as_built))
 
 
-def _compare_models(
-    request: OpenRequest, left: MeasuredModel, right: MeasuredModel, alignment: Alignment, run_pass: _RunPass
-) -> Generator[RungResult]:
+def _explained(rung: RungResult, explain: Callable[[], list[Cause]]) -> RungResult:
+    """Add the causes to a rung that differs."""
+    return rung if rung.status == PASSED else replace(rung, causes=tuple(explain()))
+
+
+def _compare_models(request: OpenRequest, pair: MeasuredPair, run_pass: _RunPass) -> Generator[RungResult]:
     pixels, labels = images(request)
-    sides = (left, right)
     inputs_differ = False
     for mode in ("inference", "training"):
-        rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
-        rung = _locate_first_difference(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
+        rung = _rung(f"logits, {mode}", [("logits", *pair.arrays(f"{mode}/logits"))], _FORWARD)
+        rung = _locate_first_difference(rung, mode, pair, np.asarray(pixels, np.float64))
         yield rung
         inputs_differ |= rung.status != PASSED
         if mode == "inference":
-            yield _check_extreme_inputs(request, sides, alignment, rung, run_pass)
-    yield _statistics(left, right, alignment, inputs_differ=inputs_differ)
-    trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
-    rung = _rung(_LOSS, [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
-    reasons = [] if rung.status == PASSED else model_causes.explain_loss(left, right, trained, labels)
-    yield replace(rung, causes=tuple(reasons))
-    gradients = _parameters(left, right, alignment, "gradients/")
+            yield _check_extreme_inputs(request, pair, rung, run_pass)
+    yield _statistics(pair, inputs_differ=inputs_differ)
+    rung = _rung(_LOSS, [("loss", *pair.arrays("loss"))], _FORWARD)
+    yield _explained(rung, lambda: model_causes.explain_loss(pair, labels))
+    gradients = pair.parameters("gradients/")
     layer_maxima = _largest_of_layers(gradients)
     rounding = _rounding_only(gradients, layer_maxima)
     smallest = _ROUNDING_FRACTION * max(layer_maxima.values(), default=0.0)
     least = [layer_maxima[name] if name in rounding else smallest for name, *_ in gradients]
-    rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
-    reasons = [] if rung.status == PASSED else model_causes.explain_gradients(left, right, trained, rung.difference)
-    yield replace(rung, causes=tuple(reasons))
+    gradient_rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
+    yield _explained(gradient_rung, lambda: model_causes.explain_gradients(pair, gradient_rung.difference))
     masks = [
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
         for (_, ours, theirs), floor in zip(gradients, least, strict=True)
     ]
     for rule in request.rules:
-        updates = [
-            (mine, _change(left, rule, mine).reshape(-1)[mask], _change(right, rule, other).reshape(-1)[mask])
-            for (mine, other), mask in zip(trained, masks, strict=True)
-        ]
-        rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
-        if rung.status != PASSED:
-            rung = replace(rung, causes=tuple(model_causes.explain_update(rule, left, right, trained, masks)))
-        yield rung
-        agreed = rung.status == PASSED
-        last = [entry for entry in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(entry[0])]
-        scales = _largest_of_layers(last)
-        rung = _rung(
-            f"{wording.count(request.steps, 'step')}, {_rule_words(rule)}",
-            [("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]), *last],
-            _STEPS,
-            [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
-        )
-        if rung.status != PASSED and agreed:  # a momentum, and another kind of decay, act from the second step on
-            settings = [side.optimizers[rule] for side in sides]
-            rung = replace(rung, causes=tuple(model_causes.explain_settings((left.name, right.name), settings, math.inf)))
-        yield rung
+        yield from _compare_training(request, rule, pair, masks, rounding)
 
 
-def _check_extreme_inputs(
-    request: OpenRequest,
-    sides: tuple[MeasuredModel, MeasuredModel],
-    alignment: Alignment,
-    usual_rung: RungResult,
-    run_pass: _RunPass,
-) -> RungResult:
+def _compare_training(
+    request: OpenRequest, rule: str, pair: MeasuredPair, masks: Sequence[npt.NDArray[np.bool_]], rounding: Container[str]
+) -> Generator[RungResult]:
+    """Compare one update, and the steps of a training, by one update rule.
+
+    Args:
+        masks: bool[n] for each parameter with a gradient: the components that are not rounding alone.
+        rounding: names of the parameters with gradients that are only rounding.
+    """
+    updates = [
+        (one, _change(pair.left, rule, one).reshape(-1)[mask], _change(pair.right, rule, other).reshape(-1)[mask])
+        for (one, other), mask in zip(pair.names(), masks, strict=True)
+    ]
+    update_rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
+    yield _explained(update_rung, lambda: model_causes.explain_update(rule, pair, masks))
+    last = [entry for entry in pair.parameters(f"{rule}/last/") if not _is_statistic(entry[0])]
+    scales = _largest_of_layers(last)
+    rung = _rung(
+        f"{wording.count(request.steps, 'step')}, {_rule_words(rule)}",
+        [("losses", *pair.arrays(f"{rule}/losses")), *last],
+        _STEPS,
+        [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
+    )
+    if update_rung.status == PASSED:  # a momentum, and another kind of decay, act from the second step on
+        settings = [side.optimizers[rule] for side in pair.sides]
+        rung = _explained(rung, lambda: model_causes.explain_settings(pair.frameworks, settings, math.inf))
+    yield rung
+
+
+def _check_extreme_inputs(request: OpenRequest, pair: MeasuredPair, usual_rung: RungResult, run_pass: _RunPass) -> RungResult:
     """Compare outputs where weights and images are large, dark or negative: functions saturate there, and conditions change.
 
     A difference counts if it is larger than the measured effect of rounding on these values. If TensorFlow rounds to
@@ -504,12 +507,11 @@ def _check_extreme_inputs(
 
     Args:
         request: the request that opens both models.
-        sides: the models.
-        alignment: the pairs of their layers.
+        pair: the models.
         usual_rung: the rung of usual values. If it fails for another cause than rounding, this one fails, too.
         run_pass: see `_RunPass`.
     """
-    sizes, left_out = _measure_extremes(request, sides, run_pass)
+    sizes, left_out = _measure_extremes(request, pair, run_pass)
     only_rounded = usual_rung.status == FAILED and _only_rounding(usual_rung.causes)
     has_failed = any(size > _FORWARD for size in sizes.values())
     rung = RungResult(
@@ -517,29 +519,27 @@ def _check_extreme_inputs(
     )
     if not has_failed or (usual_rung.status == FAILED and not only_rounded):
         return rung
-    failed, rounded, overly_rounded = _classify_extremes(sizes, sides, run_pass)
+    failed, rounded, overly_rounded = _classify_extremes(sizes, pair, run_pass)
     left_out += [f"{words} (the models make too much of rounding)" for words in overly_rounded]
     rung = replace(rung, left_out=tuple(left_out))
     if candidates := failed or ([] if only_rounded else list(rounded)):
         differences = {words: sizes[words] for words in candidates[:3]}
-        return _locate_extremes(rung, request, differences, rounded, alignment, run_pass)
+        return _locate_extremes(rung, request, differences, rounded, run_pass)
     size = max((size for words, size in sizes.items() if words not in overly_rounded), default=0.0)
     rung = replace(rung, difference=size, status=PASSED)
     return replace(rung, status=ROUNDS, tolerance=max(rounded.values())) if rounded else rung
 
 
-def _measure_extremes(
-    request: OpenRequest, sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass
-) -> tuple[dict[str, float], list[str]]:
+def _measure_extremes(request: OpenRequest, pair: MeasuredPair, run_pass: _RunPass) -> tuple[dict[str, float], list[str]]:
     """Return the difference of outputs in each pass, and the passes that prove nothing, with the reason."""
     sizes: dict[str, float] = {}
     left_out: list[str] = []
     for words in stress_inputs(request):
-        if refusing := [side.name for side in sides if words in side.refused]:
+        if refusing := [side.name for side in pair.sides if words in side.refused]:
             left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
             continue
-        size = _difference_where_finite(*(side.arrays[f"far/{words}"] for side in sides))
-        if size is None or (size == math.inf and all(map(_has_gaps, run_pass(words, record=True)))):
+        size = _difference_where_finite(*pair.arrays(f"far/{words}"))
+        if size is None or (size == math.inf and all(map(_has_gaps, run_pass(words, record=True).sides))):
             left_out.append(f"{words} (values are not finite)")
         else:
             sizes[words] = size
@@ -547,7 +547,7 @@ def _measure_extremes(
 
 
 def _classify_extremes(
-    sizes: Mapping[str, float], sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass
+    sizes: Mapping[str, float], pair: MeasuredPair, run_pass: _RunPass
 ) -> tuple[list[str], dict[str, float], list[str]]:
     """Return the passes that differ by more than rounding, those rounded to float32 with their bounds, and those that
     rounding changes too much.
@@ -558,7 +558,7 @@ def _classify_extremes(
     for words, size in sizes.items():
         if size <= _FORWARD:
             continue
-        bounds = _rounding_bounds(words, sides, run_pass)
+        bounds = _rounding_bounds(words, pair, run_pass)
         kind = "float64" if size <= bounds["float64"] else "float32"
         if size > bounds["float32"] or size == math.inf:
             failed.append(words)
@@ -574,7 +574,6 @@ def _locate_extremes(
     request: OpenRequest,
     sizes: Mapping[str, float],
     rounded: Mapping[str, float],
-    alignment: Alignment,
     run_pass: _RunPass,
 ) -> RungResult:
     """Add the first place where outputs of a pass differ, and the causes, to a rung.
@@ -589,7 +588,7 @@ def _locate_extremes(
         with np.errstate(all="ignore"):  # values may overflow
             recorded = run_pass(words, record=True)
             pixels = np.asarray(passes[words][1], np.float64)
-            located = _locate_first_difference(candidate, "inference", recorded, alignment, pixels)
+            located = _locate_first_difference(candidate, "inference", recorded, pixels)
         if words in rounded and _only_rounding(located.causes):
             return replace(located, status=ROUNDS, tolerance=rounded[words])
         if located.causes and not _only_rounding(located.causes):
@@ -615,7 +614,7 @@ def _has_gaps(side: MeasuredModel) -> bool:
     return not all(np.isfinite(array).all() for name, array in side.arrays.items() if name.startswith("inference/"))
 
 
-def _rounding_bounds(words: str, sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass) -> dict[str, float]:
+def _rounding_bounds(words: str, pair: MeasuredPair, run_pass: _RunPass) -> dict[str, float]:
     """Return the effect of rounding on the outputs of a pass, by type. The smallest, if a model refuses the rounded images."""
     bounds = {"float64": _FORWARD, "float32": SAME_VALUES_TOLERANCE}
     try:
@@ -623,35 +622,34 @@ def _rounding_bounds(words: str, sides: tuple[MeasuredModel, MeasuredModel], run
     except SpecError:
         return bounds
     for kind in ROUNDING_JITTERS:
-        pairs = ((side.arrays[f"far/{words}"], other.arrays[kind]) for side, other in zip(sides, moved, strict=True))
-        changes = [_difference_where_finite(*pair) for pair in pairs]
+        outputs = zip(pair.arrays(f"far/{words}"), moved.arrays(kind), strict=True)
+        changes = [_difference_where_finite(*both) for both in outputs]
         bounds[kind] = max(bounds[kind], _ROUNDING_MARGIN * max(change or 0.0 for change in changes))
     return bounds
 
 
-def _statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, inputs_differ: bool) -> RungResult:
+def _statistics(pair: MeasuredPair, *, inputs_differ: bool) -> RungResult:
     """Compare running statistics. `inputs_differ`: only layers with equal inputs are judged, if any of these differs."""
-    rung = _rung_of_statistics(left, right, alignment)
+    rung = _rung_of_statistics(pair)
     if rung.status == PASSED:
         return rung
-    names = equal_inputs = model_causes.layers_with_equal_inputs(left, right, alignment)
-    judged = _rung_of_statistics(left, right, replace(alignment, names=equal_inputs))
+    equal_inputs = model_causes.layers_with_equal_inputs(pair)
+    fed_equally = replace(pair, alignment=replace(pair.alignment, names=equal_inputs))
+    judged = _rung_of_statistics(fed_equally)
     if judged.status == PASSED or not inputs_differ:
-        judged, names = rung, alignment.names
-    return replace(judged, causes=tuple(model_causes.explain_statistics(left, right, names, equal_inputs)))
+        return replace(rung, causes=tuple(model_causes.explain_statistics(pair, equal_inputs)))
+    return replace(judged, causes=tuple(model_causes.explain_statistics(fed_equally, equal_inputs)))
 
 
-def _rung_of_statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment) -> RungResult:
+def _rung_of_statistics(pair: MeasuredPair) -> RungResult:
     statistics = [
-        (name, *model_causes.normalised_by_batch_std(left, name, *pair))
-        for name, *pair in _parameters(left, right, alignment, "statistics/")
+        (name, *model_causes.normalised_by_batch_std(pair.left, name, *arrays))
+        for name, *arrays in pair.parameters("statistics/")
     ]
     return _rung(_STATISTICS, statistics, _FORWARD, [float(name.endswith(".mean")) for name, *_ in statistics])
 
 
-def _locate_first_difference(
-    rung: RungResult, mode: str, sides: tuple[MeasuredModel, MeasuredModel], alignment: Alignment, pixels: Array
-) -> RungResult:
+def _locate_first_difference(rung: RungResult, mode: str, pair: MeasuredPair, pixels: Array) -> RungResult:
     """Add the first place where outputs differ, and the causes, to a rung.
 
     If these are rounded constants, the next place counts where more differs than they explain. Rounded constants are
@@ -659,7 +657,7 @@ def _locate_first_difference(
     """
     if rung.difference <= _ROUNDING_FLOOR:
         return rung
-    divergence = find_divergence(mode, sides, alignment, pixels, _ROUNDING_FLOOR)
+    divergence = find_divergence(mode, pair, pixels, _ROUNDING_FLOOR)
     reasons = [] if divergence is None else explain_divergence(divergence)
     if divergence is not None and _only_rounding(reasons):
         threshold = 0.0
@@ -668,14 +666,14 @@ def _locate_first_difference(
                 threshold,
                 min(max(formulas.CLOSE, _MAX_GROWTH * divergence.difference), SAME_VALUES_TOLERANCE),
             )
-            later = find_divergence(mode, sides, alignment, pixels, threshold) if threshold > previous else None
+            later = find_divergence(mode, pair, pixels, threshold) if threshold > previous else None
             if later is None:
                 break
             divergence, reasons = later, explain_divergence(later)
     elif rung.status == PASSED:
         return rung
     else:
-        divergence = find_divergence(mode, sides, alignment, pixels)
+        divergence = find_divergence(mode, pair, pixels)
         reasons = [] if divergence is None else explain_divergence(divergence)
     if divergence is None:
         return rung
@@ -715,25 +713,6 @@ def _rule_words(rule: str) -> str:
 
 def _is_statistic(name: str) -> bool:
     return name.endswith((".mean", ".variance"))
-
-
-def _names(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, prefix: str) -> list[tuple[str, str, str]]:
-    """Return (left name, right name, role) of parameters that both models have."""
-    names: list[tuple[str, str, str]] = []
-    for one, other in alignment.names.items():
-        for key in left.arrays:
-            if key.startswith(f"{prefix}{one}."):
-                role = key.removeprefix(f"{prefix}{one}.")
-                if f"{prefix}{other}.{role}" in right.arrays:
-                    names.append((f"{one}.{role}", f"{other}.{role}", role))
-    return names
-
-
-def _parameters(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, prefix: str) -> list[tuple[str, Array, Array]]:
-    return [
-        (mine, left.arrays[prefix + mine], right.arrays[prefix + other])
-        for mine, other, _ in _names(left, right, alignment, prefix)
-    ]
 
 
 def _rung(

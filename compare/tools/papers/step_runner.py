@@ -289,7 +289,7 @@ def complete(draft: Report, screen: Screen, record: StepsRecord, done: Sequence[
         findings=[(part.title, part.conclusions) for part in parts if part.conclusions],
         sections=parts,
         commands=_commands(record),
-        screen=replace(screen, answers=[answer for answer in answers if answer.sentences], remarks=caution_count(cautions)),
+        screen=replace(screen, answers=answers, remarks=caution_count(cautions)),
     )
 
 

@@ -61,15 +61,14 @@ class PlanResult:
     """Changes that would let the second mode win, in sentences."""
     cuts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Pipelines that are faster with another cut on this machine."""
-    cost_models: list[CostModel] = field(default_factory=list[CostModel])
+    cost_models: dict[str, CostModel] = field(default_factory=dict[str, CostModel])
+    """Costs by framework."""
     pairs: list[PredictionPair] = field(default_factory=list[PredictionPair])
     projected: list[ProjectedLayout] = field(default_factory=list[ProjectedLayout])
     winners: dict[str, list[MapPoint]] = field(default_factory=dict[str, list[MapPoint]])
     """Points of the map, by framework."""
     measured_winners: dict[str, MeasuredWinner] = field(default_factory=dict[str, MeasuredWinner])
     """Fastest measured mode, by framework."""
-    cases: dict[str, dict[str, Case]] = field(default_factory=dict[str, dict[str, Case]])
-    """Cases of the layouts that can run here, by framework and layout."""
     share: int = 1
     """Smallest number of images that a replica has in a step of a layout."""
 
@@ -77,6 +76,10 @@ class PlanResult:
     def names(self) -> list[str]:
         """Names of the frameworks that were predicted, in their order."""
         return list(dict.fromkeys(layout.contestant for layout in self.predicted))
+
+    def case(self, layout: PredictedLayout) -> Case:
+        """Return the case of a layout in its framework."""
+        return self.cost_models[layout.contestant].case(layout.run)
 
     def predictions_of(self, name: str) -> list[PredictedLayout]:
         """Return the predicted layouts of one framework, the fastest first."""
@@ -137,7 +140,7 @@ def predict(
             one_process=frozenset(mode for mode, facts in descriptions[name]["modes"].items() if facts.get("one_process")),
             train_examples=examples,
         )
-        plan.cost_models.append(cost_model)
+        plan.cost_models[name] = cost_model
         if cost_model.costs.disturbed or own_machine.frameworks[name].disturbed:
             plan.disturbed.append(name)
             plan.cautions.append(f"{name}: other work took cores while layers or messages were timed. {DISTURBED}")
@@ -190,19 +193,18 @@ def _predict_framework(plan: PlanResult, cost_model: CostModel, rows: Mapping[st
         limit_mib: memory limit of each device.
     """
     name, predictions = cost_model.contestant, list[PredictedLayout]()
-    runnable = plan.cases[name] = {}
     serial = cost_model.case(cost_model.serial)
     for words, row in rows.items():
         if row.unavailable:
             predictions.append(PredictedLayout(contestant=name, words=words, run=row.spec, why=str(row.unavailable)))
             continue
-        case = runnable[words] = cost_model.case(row.spec)
+        case = cost_model.case(row.spec)
         predictions.append(prediction.predict(name, words, case, serial, limit_mib))
         if (better := prediction.with_best_cut(case)) is not None:
             plan.cuts.append(_cut(name, words, *better))
     plan.predicted += predictions
     if name not in plan.disturbed:
-        plan.changes += _changes(name, [layout for layout in prediction.rank(predictions) if layout.rankable], runnable)
+        plan.changes += _changes(plan, [layout for layout in prediction.rank(predictions) if layout.rankable])
 
 
 def _cut(name: str, words: str, case: Case, gain: float) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def _cut(name: str, words: str, case: Case, gain: float) -> dict[str, Any]:
     }
 
 
-def _changes(name: str, order: Sequence[PredictedLayout], cases: Mapping[str, Case]) -> list[str]:
+def _changes(plan: PlanResult, order: Sequence[PredictedLayout]) -> list[str]:
     """Describe the changes that would let the second mode win. Other layouts of the best one's mode are skipped.
 
     Empty for a second mode that is as good within `TIE`.
@@ -227,14 +229,14 @@ def _changes(name: str, order: Sequence[PredictedLayout], cases: Mapping[str, Ca
         return []
     if (ratio := other.step_seconds / best.step_seconds) <= 1 + TIE:
         return []
-    speedups = prediction.required_speedups(cases[best.words], cases[other.words])
+    speedups = prediction.required_speedups(plan.case(best), plan.case(other))
     words = [_format_speedup(resource, factor) for resource, factor in speedups.items()]
     condition = (
         f"It would win with {' or '.join(words)}."
         if words
         else "No change of links or devices by up to 1,000 times makes it win."
     )
-    return [f"{name}: {best.words} is predicted {ratio:.2f} times as fast as {other.words}. {condition}"]
+    return [f"{best.contestant}: {best.words} is predicted {ratio:.2f} times as fast as {other.words}. {condition}"]
 
 
 def _format_speedup(resource: str, factor: float) -> str:
@@ -328,8 +330,8 @@ def project(
     plan: PlanResult, modes: Sequence[str], sizes: Sequence[int], kinds: Sequence[Kind], network: LinkModel | None
 ) -> None:
     """Add projections to other numbers of replicas."""
-    for cost_model in plan.cost_models:
-        pairs = plan.pairs_of(cost_model.contestant)
+    for name, cost_model in plan.cost_models.items():
+        pairs = plan.pairs_of(name)
         plan.projected += projection.project(cost_model, modes, plan.share, pairs, sizes=sizes, kinds=kinds, network=network)
     known = {(row.kind, row.replicas) for row in plan.projected}
     if missing := [f"{size:,} ({kind})" for kind, size in itertools.product(kinds, sizes) if (kind, size) not in known]:
@@ -340,8 +342,7 @@ def project(
 
 def map_fastest_modes(plan: PlanResult, modes: Sequence[str]) -> None:
     """Add maps of the fastest mode over links, replicas and speeds."""
-    for cost_model in plan.cost_models:
-        name = cost_model.contestant
+    for name, cost_model in plan.cost_models.items():
         plan.winners[name] = projection.fastest_modes(cost_model, modes, plan.share)
         if (winner := _measured_winner(plan, name, plan.pairs_of(name))) is not None:
             plan.measured_winners[name] = winner
@@ -352,7 +353,7 @@ def _measured_winner(plan: PlanResult, name: str, pairs: Sequence[PredictionPair
 
     None: serial or nothing else was measured, there are no links between processes, or a map has no such number of replicas.
     """
-    runs = {words: case.run for words, case in plan.cases[name].items() if not case.one_process}
+    runs = {layout.words: layout.run for layout in plan.predictions_of(name) if not plan.case(layout).one_process}
     link = plan.machine.frameworks[name].links.all_reduce
     serial = next((pair for pair in pairs if pair.words == SERIAL_WORDS), None)
     on_map = {

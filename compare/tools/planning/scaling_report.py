@@ -70,7 +70,7 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
     ]
     return Screen(
         subject=["How does it scale?", *comparison_screen.subject_parts(stored)],
-        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        answers=answers,
         chart=Chart(
             ("times as fast as serial on 1 core", "times serial, 1 core"),
             ["efficiency", ""],

@@ -119,7 +119,7 @@ def screen(results: StragglerResults) -> Screen:
     ]
     return Screen(
         subject=[f"What does a slow rank cost? {run.model_label} on {run.data.source}, batch {run.global_batch_size}"],
-        answers=[answer for answer in answers if answer.sentences],
+        answers=answers,
         chart=Chart(("times as long with a slow rank, measured", "times as long"), ["simulated", ""], bars),
     )
 

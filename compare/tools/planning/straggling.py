@@ -143,7 +143,7 @@ def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[st
     one_process_modes: dict[str, list[str]] = {}
     for name in plan.names:
         layouts = [layout for layout in plan.predictions_of(name) if layout.rankable and layout.run.is_parallel]
-        together = [layout for layout in layouts if plan.cases[name][layout.words].one_process]
+        together = [layout for layout in layouts if plan.case(layout).one_process]
         best += prediction.best_of_each_mode([layout for layout in layouts if layout not in together])
         if together:
             one_process_modes[name] = list(dict.fromkeys(layout.run.variant for layout in together))
@@ -176,7 +176,7 @@ def measure(
         rows=build_rows(layouts, twins),
         stragglers=[*stragglers],
         repeats=repeats,
-        code_hash=code_digest.compute([twins[name] for name in plan.cases], plan.run.model),
+        code_hash=code_digest.compute([twins[name] for name in plan.names], plan.run.model),
         machine=machine.describe(),
     )
     with Workspace.open(folder, STRAGGLERS) as workspace:
@@ -270,7 +270,7 @@ def _compare_runs(
         words=layout.words,
         factor=straggler.factor,
         moves=straggler.moves,
-        simulated=simulate_slowdown(plan.cases[layout.contestant][layout.words], straggler),
+        simulated=simulate_slowdown(plan.case(layout), straggler),
         measured=paired_ratio(pairs, one_look=True),
         in_doubt=sum(times_in_doubt(runs[repeat]) for repeat in repeats for runs in (slow, even)),
     )

@@ -439,7 +439,7 @@ def _screen(title: str, result: Selftest) -> Screen:
         *(Paragraph(place, _passed(result.checks, place), most=MOST_LISTED_CHECKS) for place in places),
         Paragraph("This machine", result.sentences),
     ]
-    return Screen(subject=[title, *places], answers=[paragraph for paragraph in answers if paragraph.sentences])
+    return Screen(subject=[title, *places], answers=answers)
 
 
 def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:

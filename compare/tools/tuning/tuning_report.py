@@ -95,7 +95,7 @@ def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
             count(plan.budget, "core"),
             f"{count(number, 'trial')} so far" if not tuned.done else count(number, "trial"),
         ],
-        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        answers=answers,
         table=replace(best, title="Best settings", rows=fields),
         remarks=[
             *(

@@ -9,7 +9,7 @@ from compare.__main__ import EXIT_UNFINISHED, MODULES
 from compare.running import launch
 from compare.running.contestants import Contestant
 from tests.support import trees
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, here
 from tests.support.refusals import check_ended
 
 MODEL = "silent_model.net"
@@ -27,10 +27,10 @@ def silent_model(patch: pytest.MonkeyPatch, folder: Path, ending: str) -> None:
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         *(["run", "--no-proof"], ["run"], ["parity"], ["models"], ["scaling"], ["tune", "--trials", "2"]),
         *(["evaluate", "--epochs", "1"], ["optimize"], ["layers"], ["plan"], ["stragglers"]),
-    ],
+    ),
     ids=" ".join,
 )
 def test_a_model_that_ends_the_process_ends_no_command_well(
@@ -43,6 +43,7 @@ def test_a_model_that_ends_the_process_ends_no_command_well(
 
 
 @pytest.mark.slow  # It starts PyTorch, which imports the model.
+@pytest.mark.skipif("match" not in MODULES, reason="the tool was taken away")
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 def test_a_model_that_ends_the_process_is_no_match(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str) -> None:
     silent_model(monkeypatch, tmp_path, ending)
@@ -51,6 +52,7 @@ def test_a_model_that_ends_the_process_is_no_match(monkeypatch: pytest.MonkeyPat
     assert not list(tmp_path.rglob("*.json"))
 
 
+@pytest.mark.skipif("conformance" not in MODULES, reason="the tool was taken away")
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 def test_a_twin_that_ends_the_process_does_not_conform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str) -> None:
     trees.write(tmp_path, {"silent.py": f"import os, sys\n{ending}\n"})

@@ -16,7 +16,7 @@ import pytest
 from common.machine.private_folder import PrivateFolder
 from compare.cli import interrupt
 from tests.support import processes, trees
-from tests.support.command_line import convtwins_process
+from tests.support.command_line import convtwins_process, here
 
 HANGING = "tests.compare.twins.hanging"
 
@@ -72,8 +72,8 @@ def test_what_a_killed_command_leaves_is_removed_by_the_next(tmp_path: Path) -> 
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-@pytest.mark.parametrize(("package", "word"), [("typer", "--help"), ("optuna", "tune")])
-def test_an_interrupt_while_a_command_is_imported_ends_with_one_line(package: str, word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("word", "package"), here(("--help", "typer"), ("tune", "optuna")))
+def test_an_interrupt_while_a_command_is_imported_ends_with_one_line(word: str, package: str, tmp_path: Path) -> None:
     """The interrupt comes from a package that is imported: the first one, and one of a single command."""
     text = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     done = convtwins_process(word, PYTHONPATH=str(trees.write(tmp_path, {f"{package}.py": text})))

@@ -189,5 +189,5 @@ def test_a_spec_file_may_hold_lists_and_an_option_may_have_one_value(fake_twins:
     convtwins(*QUICK, "--spec", file, "--model", "simple_cnn", "--out", out).succeeded()
     assert [cell.name for cell in cells.read(out).cells] == ["sgd", "adam"]
     assert store.read_plan(out / "adam").rows[0].spec.optimizer.learning_rate == 0.001
-    done = convtwins("layers", "--frameworks", "left", "--spec", file)
+    done = convtwins("parity", "--frameworks", "left", "--spec", file)
     check_ended(done, field="run", received="a list for model, optimizer")

@@ -18,7 +18,6 @@ from compare.results import store
 from compare.running.matrix import Row
 from compare.statistics import until_decided
 from compare.statistics.until_decided import UntilDecided
-from compare.tools.selftest import selftest
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.statements import in_words
@@ -174,24 +173,3 @@ def test_an_effect_is_a_percentage_or_a_fraction(text: str, effect: float) -> No
 def test_wrong_fields_of_a_spec_file_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         until_decided.split_stopping_rule(values)
-
-
-@pytest.mark.parametrize(
-    ("noise", "effect", "found", "repeats"),
-    [
-        (0.01, 0.00, "smaller", 5.1),
-        (0.01, 0.05, "larger", 5.1),
-        (0.01, 0.10, "larger", 5.1),
-        (0.03, 0.00, "smaller", 9.9),
-        (0.03, 0.05, "larger", 10.0),
-        (0.03, 0.10, "larger", 5.4),
-    ],
-)
-def test_one_question_of_the_usual_noise_is_decided_rightly_in_few_repeats(
-    noise: float, effect: float, found: str, repeats: float
-) -> None:
-    draw = np.random.default_rng(6)
-    logs = draw.normal(math.log1p(effect), noise * math.sqrt(2.0), (4000, 30))
-    decisions = selftest.decide(logs, UntilDecided())
-    assert getattr(decisions, found).mean() > 0.95
-    assert decisions.repeats.mean() <= repeats

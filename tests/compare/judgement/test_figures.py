@@ -16,8 +16,6 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.row_values import largest
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
-from compare.tools.regression import history, regress
-from compare.tools.regression.records import Criteria, metrics_named
 from tests.support import comparisons
 
 PAGE = Path(__file__).parents[3] / "docs" / "reading-a-report.md"
@@ -66,16 +64,6 @@ def test_a_figure_that_is_declared_once_is_in_the_summaries_the_json_the_tables_
     header, *lines = str(report.files["tables/runs.csv"]).splitlines()
     place = header.split(",").index('"joules"')
     assert len(lines) > 1 and {line.split(",")[place] for line in lines} == {"80.0"}
-
-
-@pytest.mark.usefixtures("another_figure")
-def test_a_figure_that_is_declared_once_is_a_metric_of_regress_and_history(tmp_path: Path) -> None:
-    before, now = (comparisons.results_folder(tmp_path / name, seconds={"pytorch": 4.0}) for name in ("before", "now"))
-    assert metrics_named("joules") == metrics_named("energy_in_J") == ("joules",)
-    judgement = regress.judge_stored(before, now, Criteria(metrics=("joules",)))
-    assert {(change.metric, change.baseline.median) for change in judgement.changes} >= {("joules", 80.0)}
-    points, _, _ = history.points(tmp_path, ["joules"])
-    assert {(point.metric, point.value.median) for point in points} == {("joules", 80.0)}
 
 
 @pytest.mark.usefixtures("another_figure")

@@ -19,10 +19,9 @@ from compare.reporting.tables import Cell, Column, Table
 from compare.results import store
 from compare.results.store import StoredComparison
 from compare.statistics.statistics import Ratio
-from compare.tools.regression import history
 from tests import hostile_files
 from tests.support import comparisons, trees
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, here
 from tests.support.refusals import check_ended, refused
 
 
@@ -54,7 +53,7 @@ def test_a_number_that_json_does_not_know_is_null_in_a_result_too() -> None:
     assert [each["loss"] for each in found["runs"]["NaN"]] == [None, None, 0.1]
 
 
-def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: Path) -> None:
+def test_the_result_of_another_repeat_counts_once(tmp_path: Path) -> None:
     stored = comparisons.repeated(3)
     folder = comparisons.stored_in(stored, tmp_path / "results")
     row = stored.comparison.rows[0]
@@ -64,7 +63,6 @@ def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: 
     assert sorted(read.runs[row.id]) == [1, 2]
     ((_, reason),) = read.set_aside
     assert reason.startswith(f"{first.relative_to(folder)} ") and "another repeat: of 1" in reason
-    assert history.points(tmp_path, ["epoch_seconds"])[1] == [f"{folder}: {reason}"]
 
 
 def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tmp_path: Path) -> None:
@@ -118,7 +116,7 @@ def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others
 
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         ("report", "FOLDER", "--out", "FILE"),
         ("report", "FOLDER", "FOLDER", "--out", "FILE"),
         ("history", "FOLDER", "--out", "FILE"),
@@ -128,7 +126,7 @@ def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others
         ("data", "digits", "--out", "FILE"),
         ("preprocess", "digits", "--engines", "dask", "--out", "FILE"),
         ("report", "FILE"),
-    ],
+    ),
 )
 def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     folder, file = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results"), tmp_path / "letter.txt"

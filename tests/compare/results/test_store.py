@@ -11,7 +11,7 @@ from compare.results import store
 from compare.running import matrix
 from compare.running.twins import Twins
 from tests.support import comparisons, trees
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, here
 from tests.support.refusals import check, refused
 
 
@@ -65,7 +65,7 @@ WITH_OUT = (
 """Every command with --out, but `infer`, which reads its checkpoint first."""
 
 
-@pytest.mark.parametrize("words", WITH_OUT)
+@pytest.mark.parametrize("words", here(*WITH_OUT))
 def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before a framework is asked, data are read, or results are."""
     monkeypatch.chdir(trees.write(tmp_path, {"study.yaml": "title: A study\n", "file": ""}))

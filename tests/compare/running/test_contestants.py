@@ -20,10 +20,9 @@ from compare.results import store
 from compare.running import code_digest, contestants, launch
 from compare.running.contestants import Contestant
 from compare.running.twins import Twins
-from compare.tools.regression import measurements
 from tests.compare.conftest import describe_as
 from tests.support import comparisons, trees
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, here
 from tests.support.refusals import check_ended, refused
 
 TWINS = ("pytorch", "tensorflow")
@@ -129,16 +128,6 @@ def test_two_of_one_name_and_unknown_twins_are_refused(
         Twins.choose(frameworks, words, (), TWINS)
 
 
-def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    file = trees.write(tmp_path, {"spec.yaml": {"model": "simple_cnn", "contestants": {"a": {"twin": "lefft"}}}}) / "spec.yaml"
-    commands = contestants.TAKE_CONTESTANTS.partition(", predict")[0].split(", ")
-    done = convtwins("optimize", "--frameworks", "left", "--spec", file)
-    check_ended(done, field="contestants", received=f"contestants in {file}", names=commands)
-    check_ended(convtwins("layers", "--spec", file), field="The twin of a", received="lefft", fix="left")
-
-
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
     with refused(SpecError, field="The twin of a", received="third"):
         Twins.choose(None, ["a=third"], (), TWINS)
@@ -157,10 +146,10 @@ def install_twin(folder: Path, name: str, text: str = "") -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    [
+    here(
         ("tune", "--data", "digits"), ("optimize", "--model", "simple_cnn"), ("evaluate", "--data", "digits"), ("selftest",),
         ("models", "--model", "simple_cnn"),
-    ],
+    ),
     ids=lambda words: words[0],
 )  # fmt: skip
 def test_a_command_for_the_own_twins_names_another_and_says_what_takes_it(
@@ -406,7 +395,7 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     stored = comparisons.with_runs(stored, first, [1], environment=made_up("numpy==2.4.7", "torch==2.14.1"))
     folder = comparisons.stored_in(stored, tmp_path)
     compared = comparison_report.read(folder)
-    (caution,) = sentences(measurements.read(folder).environment_changes)
+    (caution,) = sentences(environments.cautions(compared.stored))
     assert caution in compared.in_words(compared.findings.troubles) and caution.startswith(f"{first}, repeat 2: ")
     assert "numpy was 2.4.6, now 2.4.7" in caution
     text = comparison_report.report(compared, folder).to_markdown()

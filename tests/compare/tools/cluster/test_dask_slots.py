@@ -52,7 +52,7 @@ def cluster(*hosts: str, slots: int = 1) -> Generator[str]:
 @pytest.fixture
 def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The fake twins, in the processes of jobs too."""
-    fake_twins.setattr(jobs, "PROCESS", "tests.compare.twins.fake_cell")  # the worker that starts it is Dask's
+    fake_twins.setattr(jobs, "PROCESS", "tests.compare.tools.cluster.fake_cell")  # the worker that starts it is Dask's
     return fake_twins
 
 

@@ -14,6 +14,7 @@ from compare.tools.matching import match, match_words, model_comparison
 from compare.tools.matching.causes import BIASED_VARIANCE, Cause
 from compare.tools.matching.model_comparison import LayerPair, Match, RungResult
 from tests.support.snapshots import Screens
+from tests.support.statements import check_words
 
 NAMES = (
     "layers and parameters", "logits, inference", "logits, far from the usual values", "logits, training", "running statistics",
@@ -116,3 +117,7 @@ def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> Non
     found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
     screened(screens, found, folder=Path("results/made"))
     assert match.report(found, []).values["verdict"] == "cannot tell"
+
+
+def test_every_kind_of_statement_has_words_and_every_template_is_of_a_kind_that_is_made() -> None:
+    check_words(model_comparison.__file__, match_words.TEMPLATES)

@@ -8,11 +8,13 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
+from common.spec import Mode
 from compare.running import launch
 from compare.running.twins import Twins
 from compare.statistics.scaling_laws import LinkModel
-from compare.tools.planning import plan_report, planned_machine, planner
+from compare.tools.planning import plan_report, planned_machine, planner, prediction, schedules
 from compare.tools.planning.accuracy import PredictionPair
+from compare.tools.planning.case import PredictionError
 from compare.tools.planning.planned_machine import Device, PlannedMachine
 from compare.tools.planning.planner import PlanResult
 from compare.tools.planning.prediction import PredictedLayout
@@ -315,3 +317,10 @@ def test_the_first_screen_says_which_mode_pays_and_how_sure(screens: Screens, na
         plan.disturbed, plan.cautions = ["pytorch"], ["pytorch: other work took cores."]
     shown = screens(plan_report.report(plan, None))
     assert ("--measure" in shown) != (name == "measured") == (" 9 %" in shown)
+
+
+def test_a_registered_mode_is_laid_out_and_the_file_that_lacks_its_schedule_is_named(gossip: Mode) -> None:
+    planned, refusals = prediction.enumerate_layouts({"cores": 2}, ["gossip"], 2)
+    assert [*planned] == ["serial", "gossip x2"] and not refusals
+    with pytest.raises(PredictionError, match=r"mode gossip .*compare/tools/planning/schedules\.py"):
+        schedules.step(made.case(made.run("gossip", 2)))

@@ -18,9 +18,9 @@ from compare.running.matrix import Row
 from compare.running.twins import Twins
 from compare.statistics.statistics import paired_ratio
 from compare.tools.planning import slow_rank, stragglers, straggling
-from compare.tools.planning.planned_machine import Device, PlannedMachine
+from compare.tools.planning.planned_machine import Device, FrameworkTimings, PlannedMachine
 from compare.tools.planning.planner import PlanResult
-from compare.tools.planning.prediction import PredictedLayout
+from compare.tools.planning.prediction import CostModel, PredictedLayout
 from compare.tools.planning.slow_rank import Straggler
 from compare.tools.planning.straggling import SlowdownResult, StragglerResults
 from tests.compare.tools.planning import made
@@ -120,9 +120,12 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
         predicted("too large", "multi_process", 1.0, fits=False), predicted("first", "multi_process", 2.0),
         predicted("second", "multi_process", 3.0), predicted("averaged", "model_averaging", 4.0),
     ]  # fmt: skip
-    cases = {each.words: made.case(each.run, one_process=each.words == "threads") for each in every}
-    machine = PlannedMachine(name="made", devices=[Device(name="0")], frameworks={})
-    chosen, in_one = straggling.measurable_layouts(PlanResult(every[0].run, machine, every, cases={"left": cases}))
+    timings = {"left": FrameworkTimings(versions={})}
+    machine, network = PlannedMachine(name="made", devices=[Device(name="0")], frameworks=timings), made.architecture()
+    costs = CostModel(
+        "left", {}, every[0].run, network, made.costs(network), machine, frozenset({"data_parallel"}), 100 * made.BATCH
+    )
+    chosen, in_one = straggling.measurable_layouts(PlanResult(every[0].run, machine, every, cost_models={"left": costs}))
     assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
     assert [row.spec.steps for row in straggling.build_rows(chosen, Twins(["left"]))] == [straggling.MIN_STEPS] * 2
     assert straggling.build_rows([predicted("quick", "multi_process", 0.1)], Twins(["left"]))[0].spec.steps == 40

@@ -22,12 +22,11 @@ from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
 from compare.tools.regression import bisection, candidates
 from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
-from tests.compare import test_schema
 from tests.compare.tools.regression.conftest import upgrade
 from tests.compare.tools.regression.repository import commit, copied, git, initialised, spec_module, worktrees
 from tests.compare.tools.regression.stand_in import StandIn, whole
 from tests.compare.tools.regression.test_regress_for_real import PLANTED, TIMEOUT_SECONDS
-from tests.support import comparisons
+from tests.support import comparisons, schemas
 from tests.support.command_line import convtwins, convtwins_json, convtwins_process
 from tests.support.refusals import check_ended
 
@@ -220,7 +219,7 @@ def test_the_first_slow_commit_of_a_repository_is_found(repository: Path, stand_
     slow = commit_of(repository, 5)
     assert f"  Verdict   First bad: {slow[:8]} change 5. It made seconds per epoch 1.5" in done.stdout
     stored = json.loads((out / "bisect.json").read_text())
-    assert test_schema.faults("bisect", stored) == []
+    assert schemas.faults("bisect", stored) == []
     assert stored["first_bad"] == slow and stored["suspects"] == [slow] and len(stored["candidates"]) == 7
     assert stored["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
     assert worktrees(repository) == 1

@@ -9,9 +9,8 @@ from PIL import Image
 from compare.cli.errors import FolderError
 from compare.tools.regression import history
 from tests import hostile_files
-from tests.compare import test_schema
 from tests.compare.tools.regression.repository import initialised
-from tests.support import comparisons, processes, trees
+from tests.support import comparisons, processes, schemas, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
 
@@ -172,7 +171,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     assert done.exit_code == 1  # something is damaged
     assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} ")
     (point,) = done.json
-    assert test_schema.faults("history", [point]) == [] != test_schema.faults("history", [{**point, "more": 1}])
+    assert schemas.faults("history", [point]) == [] != schemas.faults("history", [{**point, "more": 1}])
     assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
     for words, metrics in ((("--metric", "seconds"), "seconds"), (("--only", "tensorflow*"), "epoch_seconds, seconds")):
         check_ended(convtwins("history", tmp_path, *words), names=[tmp_path, metrics])

@@ -33,11 +33,10 @@ from compare.running.matrix import Row
 from compare.running.twins import Twins
 from compare.tools.regression import requests, revisions
 from compare.tools.regression.revisions import RevisionError
-from tests.compare import test_schema
 from tests.compare.tools.regression.conftest import upgrade
 from tests.compare.tools.regression.repository import commit, git, initialised, spec_module, worktrees
 from tests.compare.tools.regression.stand_in import StandIn, whole, with_base_rows
-from tests.support import comparisons, processes, trees
+from tests.support import comparisons, processes, schemas, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
 
@@ -168,7 +167,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(repository: Path, stan
     assert [state for state, row, _ in measured if row == PYTORCH] == ["before", "now", "now", "before"] * 3
     assert len(measured) == 2 * 2 * 6
     stored = json.loads((out / "regress.json").read_text())
-    assert test_schema.faults("regress", stored) == []
+    assert schemas.faults("regress", stored) == []
     assert stored["paired"] and stored["exit_code"] == 3
     before, now = (git(repository, "rev-parse", revision) for revision in ("before", "HEAD"))
     assert [stored[side]["commit"] for side in ("baseline", "candidate")] == [before[:8], now[:8]]

@@ -18,6 +18,7 @@ from compare.running.comparison_settings import ComparisonSettings
 from compare.running.contestants import Contestant
 from compare.statistics import alpha_spending, scaling_laws, statistics
 from compare.statistics.statistics import paired_ratio
+from compare.statistics.until_decided import UntilDecided
 from compare.tools.selftest import selftest
 from tests.compare.conftest import behave
 from tests.support import comparisons
@@ -301,3 +302,24 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     assert [check["where"] for check in checks] == ["left"] * 7 and "after 5." in checks[6]["found"]
     assert len(kept) == 11 and sum(path.stat().st_mtime_ns == mtime for path, mtime in kept.items()) == 10
     assert sum(map(len, store.read(out).runs.values())) == 40
+
+
+@pytest.mark.parametrize(
+    ("noise", "effect", "found", "repeats"),
+    [
+        (0.01, 0.00, "smaller", 5.1),
+        (0.01, 0.05, "larger", 5.1),
+        (0.01, 0.10, "larger", 5.1),
+        (0.03, 0.00, "smaller", 9.9),
+        (0.03, 0.05, "larger", 10.0),
+        (0.03, 0.10, "larger", 5.4),
+    ],
+)
+def test_one_question_of_the_usual_noise_is_decided_rightly_in_few_repeats(
+    noise: float, effect: float, found: str, repeats: float
+) -> None:
+    draw = np.random.default_rng(6)
+    logs = draw.normal(math.log1p(effect), noise * math.sqrt(2.0), (4000, 30))
+    decisions = selftest.decide(logs, UntilDecided())
+    assert getattr(decisions, found).mean() > 0.95
+    assert decisions.repeats.mean() <= repeats

@@ -14,7 +14,7 @@ from common.spec import Spec, from_json
 from compare.cli.interrupt import Interrupted
 from compare.comparison import executor
 from compare.results import store, workspace
-from compare.running import best_switches, launch, matrix
+from compare.running import best_switches, contestants, launch, matrix
 from compare.running.contestants import Contestant
 from compare.running.matrix import Row
 from compare.statistics.statistics import Ratio
@@ -339,3 +339,13 @@ def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(
     path.write_text(path.read_text(encoding="utf-8").replace("few", "all"), encoding="utf-8")
     with refused(names=[path, "is not as this suite wrote it"]):
         best_switches.load("left", "simple_cnn", description, cache)
+
+
+def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = trees.write(tmp_path, {"spec.yaml": {"model": "simple_cnn", "contestants": {"a": {"twin": "lefft"}}}}) / "spec.yaml"
+    commands = contestants.TAKE_CONTESTANTS.partition(", predict")[0].split(", ")
+    done = convtwins("optimize", "--frameworks", "left", "--spec", file)
+    check_ended(done, field="contestants", received=f"contestants in {file}", names=commands)
+    check_ended(convtwins("layers", "--spec", file), field="The twin of a", received="lefft", fix="left")

@@ -29,7 +29,7 @@ from compare.judgement.statement import Statement
 from compare.reporting import tables
 from compare.running import launch
 from compare.running.servers import ENDED, Listener
-from compare.tools.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_words
+from compare.tools.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_statements, tuning_words
 from compare.tools.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tools.tuning.servers import Serving
 from compare.tools.tuning.tuning_findings import Gain
@@ -40,6 +40,7 @@ from tests.support.comparisons import with_fields
 from tests.support.processes import started
 from tests.support.refusals import check, check_ended, refused
 from tests.support.snapshots import FOLDER, Screens
+from tests.support.statements import check_words
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -703,3 +704,7 @@ def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains(two
     failed = with_fields(first.trials[0], state="failed", reason="it stopped.", value=None)
     cut = with_fields(first, trials=[*first.trials, failed], done=False, cores_of_others=0.5)
     screens(tuning_report.report(with_fields(two_jobs, searches=[cut, *others[:1], *others[5:7]]), FOLDER))
+
+
+def test_every_kind_of_statement_has_words_and_every_template_is_of_a_kind_that_is_made() -> None:
+    check_words(tuning_statements.__file__, {*tuning_words.TEMPLATES, *tuning_words.SHORT_TEMPLATES})

@@ -2,42 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.spec import Spec
+from compare.comparison import run_process
 from compare.running import axes
-from compare.tools.schema.schema import schemas
+from compare.tools.schema.schema import SPEC_FILE, schemas
 from tests.support import comparisons
 from tests.support.command_line import convtwins
-
-
-def faults(which: str, values: Any) -> list[str]:
-    """Fields that the schema lacks, or that it requires and the values lack."""
-    schema = schemas()[which]
-    first = values[0] if "items" in schema else values
-    required = (schema["$defs"]["HistoryPoint"] if "items" in schema else schema)["required"]
-    return unknown(values, schema, schema) + sorted(set(required) - first.keys())
-
-
-def unknown(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
-    """Fields that a closed object of the schema does not know."""
-    options = [schema, *schema.get("anyOf", [])]
-    options = [root["$defs"][each["$ref"].rpartition("/")[2]] if "$ref" in each else each for each in options]
-    if isinstance(value, list):
-        items = next((each["items"] for each in options if isinstance(each.get("items"), dict)), {})
-        return [fault for each in value for fault in unknown(each, items, root, f"{path}[]")]
-    known = next((each for each in options if "properties" in each), None)
-    if not isinstance(value, dict) or known is None:
-        return []
-    faults = [f"{path}.{name}" for name in value if name not in known["properties"]]
-    return faults + [
-        fault
-        for name, each in value.items()
-        if name in known["properties"]
-        for fault in unknown(each, known["properties"][name], root, f"{path}.{name}")
-    ]
+from tests.support.schemas import unknown
 
 
 def test_a_spec_file_has_the_fields_of_a_run_and_of_the_matrix() -> None:
@@ -56,6 +30,11 @@ def test_a_field_of_a_matrix_may_be_a_list_of_what_it_may_be(field: str) -> None
     fields = schema["$defs"]["Data"] if group else schema
     one, several = fields["properties"][leaf]["anyOf"]
     assert several == {"type": "array", "items": one, "minItems": 1} and {"type", "$ref", "enum", "anyOf"} & one.keys()
+
+
+def test_a_spec_file_stands_for_the_fields_that_were_set() -> None:
+    values = {"model": "resnet18", "steps": 4, "data": {"source": "leaves"}, "repeats": 5}
+    assert run_process.spec_values(SPEC_FILE.model_validate(values)) == values
 
 
 @pytest.mark.parametrize(("which", "path"), [("comparison", "compare.json"), ("result", "runs/*/result.json")])
