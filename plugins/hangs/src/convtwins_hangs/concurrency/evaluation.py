@@ -8,23 +8,28 @@ from dataclasses import replace
 from typing import Any
 
 from convtwins_hangs.concurrency import races, sync_objects
-from convtwins_hangs.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
-from convtwins_hangs.concurrency.program import Module, bound_names, last_name
+from convtwins_hangs.concurrency.meanings import (
+    ITEM_READERS,
+    NUMBER_PRESERVING_METHODS,
+    RANK_VARIABLES,
+    RETURNS_SELF,
+    SAME_ATTRIBUTES,
+    SAME_LENGTH_METHODS,
+    SIZE_VARIABLES,
+    is_loader,
+    is_metric,
+)
+from convtwins_hangs.concurrency.program import Module, bound_names, decorator_names, last_name, source
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import (
-    COLLECTIVE_RESULT,
-    DATA_DEPENDENT,
-    DATA_DEPENDENT_LENGTH,
-    LARGE,
-    LOCAL,
-    NAMED_LOADER,
     NO_MARKS,
-    UNEVEN,
+    RANK_DEPENDENT,
     Class,
     Const,
     Function,
     Instance,
     Lib,
+    Mark,
     Method,
     SequenceValue,
     SyncObject,
@@ -38,26 +43,12 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
-_LOCAL = frozenset([LOCAL])
-_SAME_ON_ALL_RANKS = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
-"""Attributes with the same value on all ranks, whatever their data."""
-_NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
-"""Methods of a tensor that return the same numbers on another device or in another type."""
-
-RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
-"""Methods of a model that return it."""
-ITEM_READERS = {"get", "setdefault", "pop"}
-"""Methods of a dictionary that read the item at their first argument."""
-
-SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
-"""Methods of a dictionary or list whose result has the same length."""
-
 
 class Evaluator(ExecutionState):
     """Evaluates expressions. Their calls were executed before, as separate nodes."""
 
     def rank_of(self, thread: SimulatedThread) -> Const:
-        return Const(thread.os_process.rank or 0, marks=_LOCAL)
+        return Const(thread.os_process.rank or 0, marks=RANK_DEPENDENT)
 
     def value_by_name(self, thread: SimulatedThread, name: str) -> Value | None:
         """Return the value of a variable known by its name alone, such as `rank`. None: not known."""
@@ -66,17 +57,17 @@ class Evaluator(ExecutionState):
             if known_names.is_rank(name):
                 return self.rank_of(thread)
             if known_names.is_first_rank(name):
-                return Const(thread.os_process.rank == 0, marks=_LOCAL)
+                return Const(thread.os_process.rank == 0, marks=RANK_DEPENDENT)
         return Const(self.num_ranks) if known_names.is_size(name) and thread.os_process.rank is not None else None
 
     @staticmethod
     def mark_by_name(name: str, value: Value) -> Value:
         """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
-        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {Mark.LOCAL, Mark.COLLECTIVE_RESULT}:
             if is_metric(name):
-                value.marks |= {DATA_DEPENDENT}
+                value.marks |= {Mark.DATA_DEPENDENT}
             elif is_loader(name):
-                value.marks |= {NAMED_LOADER}
+                value.marks |= {Mark.NAMED_LOADER}
         return value
 
     def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
@@ -116,8 +107,8 @@ class Evaluator(ExecutionState):
                 is_true = truth(test := evaluated(tree.test))
                 if is_true is not None:
                     branch_value = evaluated(tree.body if is_true else tree.orelse)
-                    if isinstance(branch_value, Const) and LOCAL in test.marks:
-                        return Const(branch_value.value, marks=branch_value.marks | {LOCAL})
+                    if isinstance(branch_value, Const) and Mark.LOCAL in test.marks:
+                        return Const(branch_value.value, marks=branch_value.marks | {Mark.LOCAL})
                     return branch_value
                 return Unknown(marks=marks_of([evaluated(tree.body), evaluated(tree.orelse), test]))
             case ast.Subscript():
@@ -132,8 +123,8 @@ class Evaluator(ExecutionState):
                 return evaluated(tree.value)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 source = evaluated(tree.generators[0].iter)
-                uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
-                large = set[str]() if isinstance(length(source), Const) else {LARGE}
+                uneven = {Mark.UNEVEN} if source.marks & {Mark.LOCAL} and tree.generators[0].ifs else set[str]()
+                large = set[str]() if isinstance(length(source), Const) else {Mark.LARGE}
                 return Unknown(marks=marks_of([source]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
@@ -264,8 +255,7 @@ class Evaluator(ExecutionState):
             return SequenceValue([self.evaluate_at_top(thread, module, element) for element in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(thread, tree.func, frame)
-            values = [self.evaluate(thread, argument, frame) for argument in tree.args]
-            keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
+            values, keywords = self.arguments_of(thread, tree, frame)
             sync_object = (
                 sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
                 if isinstance(callee, Lib)
@@ -278,6 +268,11 @@ class Evaluator(ExecutionState):
                 return Instance()
             return Unknown()
         return self.evaluate(thread, tree, frame)
+
+    def arguments_of(self, thread: SimulatedThread, call: ast.Call, frame: CallFrame) -> tuple[list[Value], dict[str, Value]]:
+        """Return the positional and keyword arguments of a call."""
+        values = self._sequence(thread, call.args, frame).items
+        return values, {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in call.keywords if keyword.arg}
 
     def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
         """Return the value that an import binds to a name."""
@@ -326,7 +321,7 @@ class Evaluator(ExecutionState):
         class_value = value.class_value
         member = None if class_value is None else self.member(thread, class_value, name)
         if isinstance(member, Function):
-            decorators = _decorators(member)
+            decorators = decorator_names(member.tree)
             if decorators & {"property", "cached_property"}:
                 return value.attributes.setdefault(name, self.value_by_name(thread, name) or Unknown())
             if "staticmethod" in decorators:
@@ -342,7 +337,7 @@ class Evaluator(ExecutionState):
 
     def _class_attribute(self, thread: SimulatedThread, value: Class, name: str) -> Value:
         member = self.member(thread, value, name)
-        if isinstance(member, Function) and "classmethod" in _decorators(member):
+        if isinstance(member, Function) and "classmethod" in decorator_names(member.tree):
             return replace(member, receiver=value)
         return Method(receiver=value, name=name) if member is None else member
 
@@ -353,10 +348,10 @@ class Evaluator(ExecutionState):
             return value.attributes.setdefault(name, known)
         if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
             return Method(receiver=value, name=name)
-        marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
-        result = derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
+        marks = NO_MARKS if name in SAME_ATTRIBUTES else marks_of([value])
+        result = derived(value, name, marks | {Mark.COLLECTIVE_RESULT} if name == "grad" else marks)
         result.dotted = "shape" if name == "shape" else ""
-        if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
+        if name in NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
             result.attributes["?of"] = value.attributes["?of"]
         return value.attributes.setdefault(name, result)
 
@@ -364,7 +359,7 @@ class Evaluator(ExecutionState):
         value = self.attribute(thread, owner, tree.attr)
         if isinstance(owner, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
             location = (owner, tree.attr)
-            self.record_access(thread, location, "read", ast.unparse(tree))
+            self.record_access(thread, location, "read", source(tree))
             return self._with_location(location, value)
         return value
 
@@ -444,12 +439,12 @@ class Evaluator(ExecutionState):
         if isinstance(index, ast.Slice):
             bounds = [self.evaluate(thread, bound, frame) for bound in (index.lower, index.upper, index.step)]
             marks = marks_of([container, *bounds])
-            lower_marks, upper_marks = (marks_of([bound]) & {LOCAL, UNEVEN} for bound in bounds[:2])
+            lower_marks, upper_marks = (marks_of([bound]) & {Mark.LOCAL, Mark.UNEVEN} for bound in bounds[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (lower_marks or upper_marks or from_the_end):
-                marks -= {UNEVEN, DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
-            if index.step is not None and index.lower is not None and LOCAL in bounds[0].marks:
-                marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
+                marks -= {Mark.UNEVEN, Mark.DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
+            if index.step is not None and index.lower is not None and Mark.LOCAL in bounds[0].marks:
+                marks |= {Mark.UNEVEN, Mark.LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
         key = self.evaluate(thread, index, frame)
         if isinstance(container, Lib) and container.dotted == "os.environ" and isinstance(key, Const):
@@ -482,7 +477,7 @@ class Evaluator(ExecutionState):
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
         """Return the value of an environment variable."""
         if thread.os_process.rank is not None and name in RANK_VARIABLES:
-            return Const(str(thread.os_process.rank), marks=_LOCAL)
+            return Const(str(thread.os_process.rank), marks=RANK_DEPENDENT)
         if thread.os_process.rank is not None and name in SIZE_VARIABLES:
             return Const(str(self.num_ranks))
         return Unknown()
@@ -532,12 +527,12 @@ class Evaluator(ExecutionState):
 
     def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST) -> None:
         if name.startswith("[") and ("read", *(location := _item_location(owner, name))) in value.marks:
-            self._write(thread, location, value, ast.unparse(target))
+            self._write(thread, location, value, source(target))
         if isinstance(owner, SyncObject) and name == "daemon":
             owner.flags = owner.flags | {"daemon"} if truth(value) is not False else owner.flags - {"daemon"}
         elif isinstance(owner, Instance) or (isinstance(owner, Unknown) and not owner.dotted):
             if not name.startswith("["):
-                self._write(thread, (owner, name), value, ast.unparse(target))
+                self._write(thread, (owner, name), value, source(target))
             if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             owner.attributes[name] = value
@@ -553,8 +548,7 @@ class Evaluator(ExecutionState):
         """Execute an augmented assignment, `target += value`."""
         value = self.evaluate(thread, tree.value, frame)
         target: Any = tree.target
-        load = ast.copy_location(_as_load(target), target)
-        old_value = self.evaluate(thread, load, frame)
+        old_value = self.evaluate(thread, target, frame)
         new_value = binary(tree.op, old_value, value)
         new_value = self.mark_by_name(last_name(target), new_value)
         location: MemoryLocation | None = None
@@ -571,7 +565,7 @@ class Evaluator(ExecutionState):
                 level = level.parent
             location = (level, target.id) if level else (thread.os_process, f"{frame.module.name}.{target.id}")
         if location is not None:
-            self.record_access(thread, location, "update", ast.unparse(target))
+            self.record_access(thread, location, "update", source(target))
             new_value = replace(new_value, marks=frozenset(mark for mark in new_value.marks if not isinstance(mark, tuple)))
         if isinstance(target, ast.Subscript):
             owner = self.evaluate(thread, target.value, frame)
@@ -599,11 +593,6 @@ def _item_location(container: Value, name: str) -> MemoryLocation:
     return (container.attributes.setdefault("?self", container) if isinstance(container, Unknown) else container), name
 
 
-def _decorators(function: Function) -> set[str]:
-    """Return the last names of decorators that are not called."""
-    return {last_name(decorator) for decorator in getattr(function.tree, "decorator_list", [])}
-
-
 def _set_item(container: Value, key: Value, value: Value) -> None:
     """Store a value at an index of a list or tensor. A rank-dependent number makes the whole tensor rank-dependent."""
     number = key.value if isinstance(key, Const) else None
@@ -614,18 +603,8 @@ def _set_item(container: Value, key: Value, value: Value) -> None:
         and -len(container.items) <= number < len(container.items)
     ):
         container.items[number] = value
-    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
-        container.marks = container.marks | _LOCAL
+    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and Mark.LOCAL in value.marks:
+        container.marks = container.marks | RANK_DEPENDENT
         sources = container.attributes.setdefault("?of", SequenceValue([]))
         if isinstance(sources, SequenceValue):
             sources.items.append(value)
-
-
-def _as_load(target: Any) -> Any:
-    match target:
-        case ast.Name():
-            return ast.Name(target.id, ast.Load())
-        case ast.Attribute():
-            return ast.Attribute(target.value, target.attr, ast.Load())
-        case _:
-            return ast.Subscript(target.value, target.slice, ast.Load())

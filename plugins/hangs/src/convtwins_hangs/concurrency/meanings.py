@@ -165,6 +165,36 @@ HARMLESS_BUILTINS = {
 }  # fmt: skip
 """Builtins that keep no reference to their arguments and start nothing."""
 
+HARMLESS_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+HARMLESS_METHODS = {
+    "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
+    "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
+    "dim",
+}  # fmt: skip
+LARGE_RESULTS = {
+    "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
+    "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
+}  # fmt: skip
+"""Functions whose result may be large, unless it is made of few numbers."""
+SMALL_RESULTS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+"""Functions whose result is small."""
+SAME_RESULTS = {
+    "size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters",
+}  # fmt: skip
+"""Methods and functions that return the same value on all ranks."""
+SAME_ATTRIBUTES = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
+"""Attributes with the same value on all ranks, whatever their data."""
+PLACEMENT_KEYWORDS = {"device", "map_location", "device_ids", "output_device", "dtype"}
+TYPE_TESTS = {"isinstance", "issubclass", "hasattr", "callable"}
+NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
+"""Methods of a tensor that return the same numbers on another device or in another type."""
+RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
+"""Methods of a model that return it."""
+ITEM_READERS = {"get", "setdefault", "pop"}
+"""Methods of a dictionary that read the item at their first argument."""
+SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
+"""Methods of a dictionary or list whose result has the same length."""
+
 _CALLS_BY_API = {
     "Lock": {"acquire", "release"},
     "Semaphore": {"acquire", "release"},

@@ -523,6 +523,28 @@ def last_name(tree: ast.expr) -> str:
     return tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
 
 
+@functools.lru_cache(maxsize=8192)
+def source(tree: ast.AST) -> str:
+    """Return the source text of a syntax tree."""
+    return ast.unparse(tree)
+
+
+@functools.lru_cache(maxsize=8192)
+def short_source(tree: ast.expr, is_negated: bool = False) -> str:
+    """Return the source text of a test, shortened."""
+    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if is_negated else tree).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@functools.lru_cache(maxsize=8192)
+def decorator_names(tree: Any) -> frozenset[str]:
+    """Return the last names of a function's decorators."""
+    return frozenset(
+        last_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for decorator in getattr(tree, "decorator_list", [])
+    )
+
+
 def raised_error(tree: ast.expr) -> str:
     """Return the name of the error that `raise tree` raises."""
     return last_name(tree.func if isinstance(tree, ast.Call) else tree)

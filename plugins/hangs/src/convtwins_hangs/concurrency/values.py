@@ -6,34 +6,41 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum, auto
 from typing import Any
 
-LOCAL = "local"
-"""Mark: ranks may have different values here."""
-UNEVEN = "uneven"
-"""Mark: ranks may have different lengths of this."""
-DATA_DEPENDENT = "own"
-"""Mark: ranks may have different values here if their data differ. Weaker than `LOCAL`."""
-DATA_DEPENDENT_LENGTH = "unsure"
-"""Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
-COLLECTIVE_RESULT = "alike"
-"""Mark: the value comes from a collective, so its name alone does not make it rank-dependent."""
-DATA_ITEM = "item"
-"""Mark: an item of data, so it is neither None nor a sentinel."""
-DDP = "ddp"
-"""Mark: the value comes from a model whose gradients are exchanged in backward()."""
-BUFFERS = "buffers"
-"""Mark: a model that has buffers."""
-LOADER = "loader"
-"""Mark: the value yields batches of the rank's own data."""
-NAMED_LOADER = "named loader"
-"""Mark: the value, by its name, may yield batches of the rank's own data."""
-LARGE = "large"
-"""Mark: the value may be larger than a pipe's buffer."""
+
+class Mark(StrEnum):
+    """Property of a value that matters where ranks or processes meet."""
+
+    LOCAL = auto()
+    """Ranks may have different values here."""
+    UNEVEN = auto()
+    """Ranks may have different lengths of this."""
+    DATA_DEPENDENT = auto()
+    """Ranks may have different values here if their data differ. Weaker than `LOCAL`."""
+    DATA_DEPENDENT_LENGTH = auto()
+    """Ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
+    COLLECTIVE_RESULT = auto()
+    """The value comes from a collective, so its name alone does not make it rank-dependent."""
+    DATA_ITEM = auto()
+    """An item of data, so it is neither None nor a sentinel."""
+    DDP = auto()
+    """The value comes from a model whose gradients are exchanged in backward()."""
+    BUFFERS = auto()
+    """A model that has buffers."""
+    LOADER = auto()
+    """The value yields batches of the rank's own data."""
+    NAMED_LOADER = auto()
+    """The value, by its name, may yield batches of the rank's own data."""
+    LARGE = auto()
+    """The value may be larger than a pipe's buffer."""
+
 
 Marks = frozenset[Any]
-"""Marks of a value: the strings above, and ("read", object, attribute) for each location that a number was read from."""
+"""Marks of a value: `Mark`s, and ("read", object, attribute) for each location that a number was read from."""
 NO_MARKS: Marks = frozenset()
+RANK_DEPENDENT: Marks = frozenset([Mark.LOCAL])
 
 
 @dataclass(eq=False)
@@ -161,9 +168,9 @@ def marks_of(values: Iterable[Value | None]) -> Marks:
             marks |= value.marks
             if isinstance(value, SequenceValue):
                 marks |= marks_of(value.items[:8])
-            if isinstance(value, RangeValue) and value.stop is not None and LOCAL in value.stop.marks:
-                marks.add(UNEVEN)
-    return frozenset(marks - {DATA_ITEM})
+            if isinstance(value, RangeValue) and value.stop is not None and Mark.LOCAL in value.stop.marks:
+                marks.add(Mark.UNEVEN)
+    return frozenset(marks - {Mark.DATA_ITEM})
 
 
 def truth(value: Value) -> bool | None:
@@ -213,7 +220,7 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     is_sequence = isinstance(sequence, SequenceValue) or (
         isinstance(sequence, Const) and isinstance(sequence.value, (str, bytes))
     )
-    return Unknown(marks=marks | {LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
+    return Unknown(marks=marks | {Mark.LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
 
 
 def _is_small(value: Any) -> bool:
@@ -228,7 +235,7 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     if any(
         isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
     ):
-        marks -= {DATA_DEPENDENT}  # a setting, or whether there is one
+        marks -= {Mark.DATA_DEPENDENT}  # a setting, or whether there is one
     is_equality = isinstance(operation, (ast.Is, ast.Eq))
     is_inequality = isinstance(operation, (ast.IsNot, ast.NotEq))
     if isinstance(left, Const) and isinstance(right, Const):
@@ -248,7 +255,7 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
                 isinstance(other_operand, Const) and (other_operand.value is None or isinstance(other_operand.value, str))
             )
             is_object = (
-                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue)) or DATA_ITEM in operand.marks
+                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue)) or Mark.DATA_ITEM in operand.marks
             )
             if is_sentinel and is_object:
                 return Const(is_inequality, marks=marks)
@@ -299,10 +306,10 @@ def length(value: Value) -> Value:
     """Return `len(value)`. Repeated calls return the same value."""
     if isinstance(value, SequenceValue) and value.exact:
         return Const(len(value.items))
-    if UNEVEN in value.marks:
-        marks = frozenset([LOCAL])
+    if Mark.UNEVEN in value.marks:
+        marks = frozenset([Mark.LOCAL])
     else:
-        marks = frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+        marks = frozenset([Mark.DATA_DEPENDENT]) if Mark.DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
     if isinstance(value, (Unknown, Instance)):
         return value.attributes.setdefault("len()", derived(value, "len()", marks))
     if isinstance(value, RangeValue) and value.stop is not None:

@@ -1,0 +1,98 @@
+"""Calls of code that is not read: what is known of their results, and what they may keep."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from convtwins_hangs.concurrency.meanings import (
+    FINITENESS_CHECKS,
+    HARMLESS_BUILTINS,
+    HARMLESS_METHODS,
+    HARMLESS_MODULES,
+    ITEM_READERS,
+    LARGE_RESULTS,
+    PLACEMENT_KEYWORDS,
+    SAME_LENGTH_METHODS,
+    SAME_RESULTS,
+    SMALL_RESULTS,
+    TYPE_TESTS,
+    has_buffers,
+    may_combine,
+    may_exchange,
+    may_read_data,
+)
+from convtwins_hangs.concurrency.program import last_name
+from convtwins_hangs.concurrency.state import Keywords, SimulatedThread
+from convtwins_hangs.concurrency.values import (
+    NO_MARKS,
+    Const,
+    Lib,
+    Mark,
+    Marks,
+    Method,
+    SequenceValue,
+    Unknown,
+    Value,
+    length,
+    marks_of,
+)
+
+if TYPE_CHECKING:
+    from convtwins_hangs.concurrency.execution import Execution
+
+_MAX_SMALL_NUMBERS = 4096
+
+
+def call(execution: Execution, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords) -> Value:
+    """Call external code, and return its result. It may fail on one rank alone."""
+    dotted = callee.dotted if isinstance(callee, Lib) else ""
+    name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
+    if not (name in HARMLESS_BUILTINS or dotted.startswith(HARMLESS_MODULES) or name in HARMLESS_METHODS):
+        execution.choose_to_raise(thread)
+        execution.escape([*values, *keywords.values()])
+    owner = callee.receiver if isinstance(callee, Method) else callee
+    marks = result_marks(name, owner, values, keywords)
+    call_name = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
+    if has_buffers(dotted):
+        marks |= {Mark.BUFFERS}
+    if call_name in SMALL_RESULTS:
+        marks -= {Mark.LARGE}
+    elif call_name in LARGE_RESULTS and not _are_few(values):
+        marks |= {Mark.LARGE}
+    result = Unknown(marks=marks)
+    if name in SAME_LENGTH_METHODS and isinstance(callee, Method):
+        result.attributes["len()"] = length(owner)
+    if dotted.startswith("torch.") and "ensor" in name:
+        result.attributes["?of"] = SequenceValue(list(values))
+    elif isinstance(callee, Unknown) and "?of" in callee.attributes:
+        result.attributes["?of"] = callee.attributes["?of"]
+    reads = name in ITEM_READERS and values and isinstance(callee, Method)
+    return execution.read_item(owner, values[0], result) if reads else result
+
+
+def result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Keywords) -> Marks:
+    """Return the marks of the result of an external call."""
+    # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
+    relevant_values = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
+    relevant_values = [*relevant_values, *(value for keyword, value in keywords.items() if keyword not in PLACEMENT_KEYWORDS)]
+    marks = NO_MARKS if name in SAME_RESULTS else marks_of([*relevant_values, receiver])
+    if name in TYPE_TESTS:
+        return marks - {Mark.DATA_DEPENDENT}
+    if Mark.LOCAL in marks and may_read_data(name):
+        marks |= {Mark.DATA_DEPENDENT_LENGTH}
+    if may_exchange(name):
+        return marks - {Mark.LOCAL, Mark.DATA_DEPENDENT} | {Mark.COLLECTIVE_RESULT}
+    if may_combine(name):
+        return marks - {Mark.DATA_DEPENDENT} | {Mark.COLLECTIVE_RESULT}
+    is_own_check = name in FINITENESS_CHECKS and not marks & {Mark.LOCAL, Mark.COLLECTIVE_RESULT}
+    return marks | {Mark.DATA_DEPENDENT} if is_own_check else marks
+
+
+def _are_few(values: Sequence[Value]) -> bool:
+    """Return whether the sizes, or the first argument's items, are known and their product is small."""
+    sizes = values[0].items if values and isinstance(values[0], SequenceValue) else values
+    constants = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, (int, float))]
+    return bool(sizes) and len(constants) == len(sizes) and math.prod(constants) < _MAX_SMALL_NUMBERS
