@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -184,7 +185,7 @@ def _forget(names: dict[str, Value], name: str, marks: Marks) -> None:
 
 def _approximate(execution: Execution, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
     """Return the value of an expression without executing its calls: results inherit the marks of the arguments."""
-    if tree is None or not any(isinstance(child, ast.Call) for child in ast.walk(tree)):
+    if tree is None or not _has_call(tree):
         return execution.evaluate(thread, tree, frame)
 
     def approximate(child: ast.AST) -> Value:
@@ -200,6 +201,11 @@ def _approximate(execution: Execution, thread: SimulatedThread, frame: CallFrame
     values = [approximate(argument) for argument in tree.args]
     keywords = {keyword.arg: approximate(keyword.value) for keyword in tree.keywords if keyword.arg}
     return Unknown(marks=external_code.result_marks(name, callee, values, keywords))
+
+
+@functools.lru_cache(maxsize=8192)
+def _has_call(tree: ast.AST) -> bool:
+    return any(isinstance(child, ast.Call) for child in ast.walk(tree))
 
 
 def _is_number(value: Value | None) -> bool:

@@ -7,9 +7,9 @@ the entry of its statement.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 NO_NODE = -1
@@ -68,7 +68,7 @@ class Graph:
     tests: set[int] = field(default_factory=set[int])
     """Identities of the tests of the function's `while` loops."""
 
-    @cached_property
+    @functools.cached_property
     def post_dominators(self) -> dict[int, int]:
         """Immediate post-dominator of each node: where all paths from it meet again. `len(nodes)` is the function's end.
 
@@ -343,5 +343,6 @@ class _GraphBuilder:
                 return self.expressions(ast.iter_child_nodes(tree), after, context)
 
 
+@functools.lru_cache(maxsize=65536)
 def _has_call(tree: ast.AST) -> bool:
     return any(isinstance(node, (ast.Call, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,10 +75,6 @@ class Evaluator(ExecutionState):
         """Return the value of an expression."""
         if tree is not None and (result := frame.results.get(id(tree))) is not None:
             return result
-
-        def evaluated(child: ast.AST | None) -> Value:
-            return self.evaluate(thread, child, frame)
-
         match tree:
             case None:
                 return Const(None)
@@ -86,17 +83,17 @@ class Evaluator(ExecutionState):
             case ast.Name():
                 return self.lookup(thread, tree.id, frame)
             case ast.Attribute():
-                return self._read_attribute(thread, tree, evaluated(tree.value))
+                return self._read_attribute(thread, tree, self.evaluate(thread, tree.value, frame))
             case ast.Tuple() | ast.List() | ast.Set():
                 return self._sequence(thread, tree.elts, frame)
             case ast.BinOp():
-                return binary(tree.op, evaluated(tree.left), evaluated(tree.right))
+                return binary(tree.op, self.evaluate(thread, tree.left, frame), self.evaluate(thread, tree.right, frame))
             case ast.Compare():
-                return self._compare(tree, [evaluated(operand) for operand in (tree.left, *tree.comparators)])
+                return self._compare(tree, self._evaluate_all(thread, (tree.left, *tree.comparators), frame))
             case ast.BoolOp():
-                return self._bool_op(tree, [evaluated(operand) for operand in tree.values])
+                return self._bool_op(tree, self._evaluate_all(thread, tree.values, frame))
             case ast.UnaryOp():
-                value = evaluated(tree.operand)
+                value = self.evaluate(thread, tree.operand, frame)
                 if isinstance(tree.op, ast.Not):
                     is_true = truth(value)
                     return Unknown(marks=marks_of([value])) if is_true is None else Const(not is_true, marks=marks_of([value]))
@@ -104,33 +101,36 @@ class Evaluator(ExecutionState):
                     return Const(-value.value, marks=value.marks)
                 return Unknown(marks=marks_of([value]))
             case ast.IfExp():
-                is_true = truth(test := evaluated(tree.test))
+                is_true = truth(test := self.evaluate(thread, tree.test, frame))
                 if is_true is not None:
-                    branch_value = evaluated(tree.body if is_true else tree.orelse)
+                    branch_value = self.evaluate(thread, tree.body if is_true else tree.orelse, frame)
                     if isinstance(branch_value, Const) and Mark.LOCAL in test.marks:
                         return Const(branch_value.value, marks=branch_value.marks | {Mark.LOCAL})
                     return branch_value
-                return Unknown(marks=marks_of([evaluated(tree.body), evaluated(tree.orelse), test]))
+                return Unknown(marks=marks_of([*self._evaluate_all(thread, (tree.body, tree.orelse), frame), test]))
             case ast.Subscript():
-                return self._subscript(thread, evaluated(tree.value), tree.slice, frame)
+                return self._subscript(thread, self.evaluate(thread, tree.value, frame), tree.slice, frame)
             case ast.NamedExpr():
-                value = evaluated(tree.value)
+                value = self.evaluate(thread, tree.value, frame)
                 self.assign(thread, tree.target, value, frame)
                 return value
             case ast.Lambda():
                 return Function(tree=tree, module=frame.module, closure=frame)
             case ast.Starred():
-                return evaluated(tree.value)
+                return self.evaluate(thread, tree.value, frame)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-                source = evaluated(tree.generators[0].iter)
-                uneven = {Mark.UNEVEN} if source.marks & {Mark.LOCAL} and tree.generators[0].ifs else set[str]()
-                large = set[str]() if isinstance(length(source), Const) else {Mark.LARGE}
-                return Unknown(marks=marks_of([source]) | uneven | large)
+                iterable = self.evaluate(thread, tree.generators[0].iter, frame)
+                uneven = {Mark.UNEVEN} if Mark.LOCAL in iterable.marks and tree.generators[0].ifs else NO_MARKS
+                large = NO_MARKS if isinstance(length(iterable), Const) else {Mark.LARGE}
+                return Unknown(marks=marks_of([iterable]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
             case _:
-                children = [evaluated(child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
-                return Unknown(marks=marks_of(children))
+                children = [child for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
+                return Unknown(marks=marks_of(self._evaluate_all(thread, children, frame)))
+
+    def _evaluate_all(self, thread: SimulatedThread, trees: Sequence[ast.expr | None], frame: CallFrame) -> list[Value]:
+        return [self.evaluate(thread, tree, frame) for tree in trees]
 
     def _sequence(self, thread: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
         items: list[Value] = []
@@ -437,7 +437,7 @@ class Evaluator(ExecutionState):
 
     def _subscript(self, thread: SimulatedThread, container: Value, index: ast.expr, frame: CallFrame) -> Value:
         if isinstance(index, ast.Slice):
-            bounds = [self.evaluate(thread, bound, frame) for bound in (index.lower, index.upper, index.step)]
+            bounds = self._evaluate_all(thread, (index.lower, index.upper, index.step), frame)
             marks = marks_of([container, *bounds])
             lower_marks, upper_marks = (marks_of([bound]) & {Mark.LOCAL, Mark.UNEVEN} for bound in bounds[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)

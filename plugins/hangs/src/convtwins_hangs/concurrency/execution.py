@@ -287,6 +287,18 @@ def _yield(execution: Execution, thread: SimulatedThread, frame: CallFrame, node
     return Unknown(marks=frozenset([Mark.DATA_ITEM])) if isinstance(node.tree, ast.YieldFrom) else value
 
 
+def _return(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
+    return frame.leave(frame.results.get(id(frame), NONE))
+
+
+def _end(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
+    return frame.leave(NONE)
+
+
+def _go_on(_: Execution, __: SimulatedThread, ___: CallFrame, ____: GraphNode) -> None:
+    pass
+
+
 def _raise(_: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
     thread.raise_step = thread.record(f"raises {name}")
@@ -319,11 +331,11 @@ _STEPS: dict[str, Step] = {
     "enter": contexts.enter,
     "exit": contexts.leave,
     "yield": _yield,
-    "return": lambda _, __, frame, ___: frame.leave(frame.results.get(id(frame), NONE)),
-    "end": lambda _, __, frame, ___: frame.leave(NONE),
+    "return": _return,
+    "end": _end,
     "raise": _raise,
     "reraise": _reraise,
     "catch": _catch,
-    "join": lambda *_: None,
+    "join": _go_on,
 }
 """What a node does, by its kind."""

@@ -319,6 +319,7 @@ class Program:
         """Return whether a class of the program is a model that makes buffers itself."""
         return any(has_buffers(last_name(node)) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
 
+    @functools.cache  # noqa: B019  a program lives as long as its search
     def may_raise(self, tree: FunctionLike) -> bool:
         """Return whether a function may fail and has no relevant nodes."""
         graph = self.graph(tree)

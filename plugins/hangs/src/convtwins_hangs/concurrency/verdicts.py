@@ -222,9 +222,9 @@ def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> 
 
 def _late_ranks(execution: Execution, thread: SimulatedThread) -> list[int]:
     """Return the ranks that have issued fewer collectives of a group than a thread that waits in one."""
-    if thread.pending is None or thread.pending.kind != "collective":
-        return []
     rank = thread.os_process.rank
+    if thread.pending is None or thread.pending.kind != "collective" or rank is None:
+        return []
     groups = [calls_by_rank for calls_by_rank in execution.collective_calls.values() if rank in calls_by_rank]
     return [
         other for calls_by_rank in groups for other, calls in calls_by_rank.items() if len(calls) < len(calls_by_rank[rank])
