@@ -6,7 +6,6 @@ import ast
 import builtins
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from convtwins_hangs.concurrency import races, sync_objects
 from convtwins_hangs.concurrency.meanings import (
@@ -112,7 +111,7 @@ class Evaluator(ExecutionState):
                 return self._subscript(thread, self.evaluate(thread, tree.value, frame), tree.slice, frame)
             case ast.NamedExpr():
                 value = self.evaluate(thread, tree.value, frame)
-                self.assign(thread, tree.target, value, frame)
+                self.assign(thread, tree.target, value, frame, tree.value)
                 return value
             case ast.Lambda():
                 return Function(tree=tree, module=frame.module, closure=frame)
@@ -179,14 +178,24 @@ class Evaluator(ExecutionState):
         level: CallFrame | None = frame
         while level is not None:
             if name in level.names and name not in level.outer_names:
-                return self._with_location((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
+                value, location = level.names[name], (level, name)
+                break
             level = level.parent
-        value = self.module_variable(thread, frame.module, name)
-        return (
-            self._with_location((thread.os_process, f"{frame.module.name}.{name}"), value)
-            if name in frame.outer_names
-            else value
-        )
+        else:
+            value = self.module_variable(thread, frame.module, name)
+            location = (thread.os_process, f"{frame.module.name}.{name}")
+        return self._with_location(location, value) if name in frame.outer_names else value
+
+    @staticmethod
+    def _outer_variable(thread: SimulatedThread, name: str, frame: CallFrame) -> tuple[MemoryLocation, dict[str, Value]]:
+        """Return (location, namespace) of a variable that a function declares global or nonlocal."""
+        level = frame.parent
+        while level is not None:
+            if name in level.names and name not in level.outer_names:
+                return (level, name), level.names
+            level = level.parent
+        namespace = thread.os_process.names.setdefault(frame.module.name, {})
+        return (thread.os_process, f"{frame.module.name}.{name}"), namespace
 
     def _with_location(self, location: MemoryLocation, value: Value) -> Value:
         """Mark a number with the location that it was read from, so that writing it back is an update."""
@@ -239,10 +248,8 @@ class Evaluator(ExecutionState):
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
         value = self.evaluate_at_top(thread, module, statement.value)
-        previous, self.assigns_computed = self.assigns_computed, False  # of the assignment that asks for it
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             self.assign(thread, target, value, frame)
-        self.assigns_computed = previous
         for name, bound_value in frame.names.items():
             names.setdefault(owner + name, bound_value)
         return frame.names
@@ -482,57 +489,63 @@ class Evaluator(ExecutionState):
             return Const(str(self.num_ranks))
         return Unknown()
 
-    def assign(self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
-        """Bind a value to an assignment's target."""
+    def assign(
+        self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame, expression: ast.expr | None = None
+    ) -> None:
+        """Bind a value to an assignment's target.
+
+        Args:
+            expression: expression of the value. None: it comes from a loop, a context manager, or a statement that is not
+                executed.
+        """
+        is_flag = isinstance(expression, ast.Constant)
+        if isinstance(target, (ast.Name, ast.Attribute)) and isinstance(expression, (ast.Call, ast.BinOp)):
+            value = self.mark_by_name(last_name(target), value)
         match target:
             case ast.Name():
-                self._bind(thread, target.id, self.mark_by_name(target.id, value) if self.assigns_computed else value, frame)
+                self._bind(thread, target.id, value, frame, is_flag=is_flag)
             case ast.Tuple() | ast.List():
                 items = value.items if isinstance(value, SequenceValue) and len(value.items) == len(target.elts) else None
                 for index, element in enumerate(target.elts):
                     inherited = value.marks if not isinstance(value, Const) else NO_MARKS
-                    self.assign(thread, element, items[index] if items else Unknown(marks=inherited), frame)
+                    self.assign(thread, element, items[index] if items else Unknown(marks=inherited), frame, expression)
             case ast.Starred():
-                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame)
+                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame, expression)
             case ast.Attribute():
-                value = self.mark_by_name(target.attr, value) if self.assigns_computed else value
-                self._store(thread, self.evaluate(thread, target.value, frame), target.attr, value, target)
+                owner = self.evaluate(thread, target.value, frame)
+                self._store(thread, owner, target.attr, value, target, is_flag=is_flag)
             case ast.Subscript():
-                container, key = self.evaluate(thread, target.value, frame), target.slice
-                name = self.evaluate(thread, key, frame) if not isinstance(key, ast.Slice) else Const(":")
-                self._store(thread, container, item_name(name), value, target)
-                _set_item(container, name, value)
+                container, key = self.evaluate(thread, target.value, frame), self._key(thread, target, frame)
+                self._store(thread, container, item_name(key), value, target, is_flag=is_flag)
+                _set_item(container, key, value)
             case _:
                 pass
 
-    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
-        if name not in frame.outer_names:
-            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
-                value.name = name
-            frame.names[name] = value
-            return
-        level = frame.parent
-        while level is not None:
-            if name in level.names and name not in level.outer_names:
-                self._write(thread, (level, name), value, name)
-                level.names[name] = value
-                return
-            level = level.parent
-        self._write(thread, (thread.os_process, f"{frame.module.name}.{name}"), value, name)
-        thread.os_process.names.setdefault(frame.module.name, {})[name] = value
+    def _key(self, thread: SimulatedThread, tree: ast.Subscript, frame: CallFrame) -> Value:
+        return Const(":") if isinstance(tree.slice, ast.Slice) else self.evaluate(thread, tree.slice, frame)
 
-    def _write(self, thread: SimulatedThread, location: MemoryLocation, value: Value, name: str) -> None:
-        kind = "update" if ("read", *location) in value.marks else "flag" if self.assigns_constant else "write"
+    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame, *, is_flag: bool) -> None:
+        if name in frame.outer_names:
+            location, namespace = self._outer_variable(thread, name, frame)
+            self._write(thread, location, value, name, is_flag=is_flag)
+            namespace[name] = value
+            return
+        if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
+            value.name = name
+        frame.names[name] = value
+
+    def _write(self, thread: SimulatedThread, location: MemoryLocation, value: Value, name: str, *, is_flag: bool) -> None:
+        kind = "update" if ("read", *location) in value.marks else "flag" if is_flag else "write"
         self.record_access(thread, location, kind, name)
 
-    def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST) -> None:
+    def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST, *, is_flag: bool) -> None:
         if name.startswith("[") and ("read", *(location := _item_location(owner, name))) in value.marks:
-            self._write(thread, location, value, source(target))
+            self._write(thread, location, value, source(target), is_flag=is_flag)
         if isinstance(owner, SyncObject) and name == "daemon":
             owner.flags = owner.flags | {"daemon"} if truth(value) is not False else owner.flags - {"daemon"}
         elif isinstance(owner, Instance) or (isinstance(owner, Unknown) and not owner.dotted):
             if not name.startswith("["):
-                self._write(thread, (owner, name), value, source(target))
+                self._write(thread, (owner, name), value, source(target), is_flag=is_flag)
             if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             owner.attributes[name] = value
@@ -546,41 +559,35 @@ class Evaluator(ExecutionState):
 
     def update(self, thread: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
         """Execute an augmented assignment, `target += value`."""
+        target = tree.target
         value = self.evaluate(thread, tree.value, frame)
-        target: Any = tree.target
-        old_value = self.evaluate(thread, target, frame)
-        new_value = binary(tree.op, old_value, value)
-        new_value = self.mark_by_name(last_name(target), new_value)
-        location: MemoryLocation | None = None
-        if isinstance(target, ast.Attribute):
-            owner = self.evaluate(thread, target.value, frame)
-            location = (owner, target.attr) if isinstance(owner, Instance) else None
-        elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
-            owner, key = self.evaluate(thread, target.value, frame), self.evaluate(thread, target.slice, frame)
-            if isinstance(owner, (Unknown, SequenceValue, Instance)) and isinstance(key, Const):
-                location = _item_location(owner, item_name(key))
-        elif isinstance(target, ast.Name) and target.id in frame.outer_names:
-            level = frame.parent
-            while level is not None and target.id not in level.names:
-                level = level.parent
-            location = (level, target.id) if level else (thread.os_process, f"{frame.module.name}.{target.id}")
-        if location is not None:
-            self.record_access(thread, location, "update", source(target))
-            new_value = replace(new_value, marks=frozenset(mark for mark in new_value.marks if not isinstance(mark, tuple)))
-        if isinstance(target, ast.Subscript):
-            owner = self.evaluate(thread, target.value, frame)
-            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(thread, target.slice, frame)
-            if isinstance(owner, Unknown) and isinstance(key, Const) and item_name(key) in owner.attributes:
-                owner.attributes[item_name(key)] = new_value
-            _set_item(owner, key, new_value)
-        elif isinstance(target, ast.Name) and target.id not in frame.outer_names:
-            frame.names[target.id] = new_value
-        elif isinstance(target, ast.Attribute):
-            owner = self.evaluate(thread, target.value, frame)
-            if isinstance(owner, (Instance, Unknown)):
-                owner.attributes[target.attr] = new_value
-        elif isinstance(target, ast.Name):
-            thread.os_process.names.setdefault(frame.module.name, {})[target.id] = new_value
+        value = self.mark_by_name(last_name(target), binary(tree.op, self.evaluate(thread, target, frame), value))
+        match target:
+            case ast.Name():
+                location, namespace = None, frame.names
+                if target.id in frame.outer_names:
+                    location, namespace = self._outer_variable(thread, target.id, frame)
+                namespace[target.id] = self._updated(thread, location, value, target)
+            case ast.Attribute():
+                owner = self.evaluate(thread, target.value, frame)
+                value = self._updated(thread, (owner, target.attr) if isinstance(owner, Instance) else None, value, target)
+                if isinstance(owner, (Instance, Unknown)):
+                    owner.attributes[target.attr] = value
+            case ast.Subscript():
+                owner, key = self.evaluate(thread, target.value, frame), self._key(thread, target, frame)
+                is_known = isinstance(owner, (Unknown, SequenceValue, Instance)) and isinstance(key, Const)
+                is_item = is_known and not isinstance(target.slice, ast.Slice)
+                value = self._updated(thread, _item_location(owner, item_name(key)) if is_item else None, value, target)
+                if isinstance(owner, Unknown) and isinstance(key, Const) and item_name(key) in owner.attributes:
+                    owner.attributes[item_name(key)] = value
+                _set_item(owner, key, value)
+
+    def _updated(self, thread: SimulatedThread, location: MemoryLocation | None, value: Value, target: ast.expr) -> Value:
+        """Record the update of a location, and return the value without the locations that it was read from."""
+        if location is None:
+            return value
+        self.record_access(thread, location, "update", source(target))
+        return replace(value, marks=frozenset(mark for mark in value.marks if not isinstance(mark, tuple)))
 
 
 def item_name(key: Value) -> str:

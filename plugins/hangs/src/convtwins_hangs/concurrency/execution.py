@@ -247,16 +247,10 @@ def _do(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: G
     """Execute a statement without calls."""
     tree = node.tree
     match tree:
-        case ast.Assign():
-            execution.assigns_constant = isinstance(tree.value, ast.Constant)
+        case ast.Assign() | ast.AnnAssign() if tree.value is not None:
             value = execution.evaluate(thread, tree.value, frame)
-            execution.assigns_computed = isinstance(tree.value, (ast.Call, ast.BinOp))
-            for target in tree.targets:
-                execution.assign(thread, target, value, frame)
-            execution.assigns_computed = False
-        case ast.AnnAssign():
-            if tree.value is not None:
-                execution.assign(thread, tree.target, execution.evaluate(thread, tree.value, frame), frame)
+            for target in tree.targets if isinstance(tree, ast.Assign) else [tree.target]:
+                execution.assign(thread, target, value, frame, tree.value)
         case ast.AugAssign():
             execution.update(thread, tree, frame)
         case ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -363,10 +363,6 @@ class ExecutionState:
         """Whether `init_process_group` may be called by some of the ranks only."""
         self.truncated_loops: dict[str, None] = {}
         """Messages about loops followed for fewer iterations than a test in them may need."""
-        self.assigns_computed = False
-        """Whether the current assignment's value is the result of a call or operation."""
-        self.assigns_constant = False
-        """Whether the current assignment's value is a constant in the source, as for a flag."""
 
     def choose(
         self,
