@@ -936,3 +936,11 @@ if count {test}:
 """
     assert {each.rule for each in check(ranks(text.format(test="== 2"))).findings} == {"collective-missing"}
     assert not check(ranks(text.format(test="!= 2"))).findings
+
+
+@pytest.mark.parametrize("test", ["config.more", "not config.done", "not (not config.more)"])
+def test_what_stands_behind_a_loop_is_reached_without_an_unusual_decision(tmp_path: Path, test: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ranks(f"while {test}:\n    dist.barrier()\nif rank == 0:\n    dist.barrier()"))
+    found = search(Program(sources.read(str(program)), KnownNames()), nodes=20_000, seconds=20, unusual=0).findings
+    assert {each.rule for each in found} == {"collective-missing"}

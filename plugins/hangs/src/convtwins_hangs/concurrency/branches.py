@@ -75,10 +75,10 @@ def _assume(
     """Assume whether an unknown test is true. The same value is not asked again."""
     is_local = Mark.LOCAL in value.marks
     if is_loop and frame.visits[frame.current_node] > USUAL_ITERATIONS:
-        is_true = False
+        is_true = bool(node.extra)
         execution.record_truncation(frame, frame.current_node, node.line, None, USUAL_ITERATIONS)
     else:
-        is_usually_true = is_loop or execution.program.is_usually_true(frame.graph, frame.current_node)
+        is_usually_true = not node.extra if is_loop else execution.program.is_usually_true(frame.graph, frame.current_node)
         divergence = None
         if Mark.DATA_DEPENDENT in value.marks and not is_local:
             divergence = thread.current_step(short_source(node.tree, bool(node.extra)))

@@ -233,7 +233,10 @@ class _GraphBuilder:
 
     def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
         head = self.node("join", tree, NO_NODE, context)
-        self.graph.tests.add(id(tree.test))
+        test = tree.test
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        self.graph.tests.add(id(test))
         inside = replace(context, after_break=after, after_continue=head, num_outer_finalizers=len(context.finalizers))
         body = self.block(tree.body, head, inside)
         self.graph.nodes[head].next = self.test(tree.test, body, self.block(tree.orelse, after, context), context)
