@@ -77,7 +77,7 @@ def _explore(
     max_unusual: int,
     prune: bool,
 ) -> None:
-    ranks = _num_ranks(root)
+    ranks = num_ranks(root)
     # Even levels: by number of unusual decisions. Odd levels: also one by which ranks diverge only if their data differ.
     levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * max_unusual + 1))]
     reasons: list[str] = []
@@ -127,7 +127,7 @@ def _explore(
         result.unexplored.append(f"{root.title}: explored in part: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def _num_ranks(root: Root) -> int:
+def num_ranks(root: Root) -> int:
     """Return the number of ranks to simulate: one more than the largest rank that the code names."""
     largest = 1
     for node in ast.walk(root.module.tree):
