@@ -17,12 +17,12 @@ from convtwins_hangs.concurrency.values import (
     Const,
     Function,
     Instance,
-    Mark,
     Marks,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     marks_of,
     reachable,
     truth,
@@ -40,8 +40,8 @@ def take(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: 
     assumption = None if is_loop else thread.assumed_truths.get(id(value))
     if is_true is None and assumption is not None:
         is_true = assumption[1]
-    is_local, is_negated = Mark.LOCAL in value.marks, bool(node.extra)
-    depends_on_data = Mark.DATA_DEPENDENT in value.marks and not is_local
+    is_local, is_negated = ValueMark.LOCAL in value.marks, bool(node.extra)
+    depends_on_data = ValueMark.DATA_DEPENDENT in value.marks and not is_local
     if is_loop:
         frame.in_guessed_loop = is_true is None
         for lock, _, _ in thread.held_locks if is_true is None else []:
@@ -73,14 +73,14 @@ def _assume(
     execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode, value: Value, *, is_loop: bool
 ) -> bool:
     """Assume whether an unknown test is true. The same value is not asked again."""
-    is_local = Mark.LOCAL in value.marks
+    is_local = ValueMark.LOCAL in value.marks
     if is_loop and frame.visits[frame.current_node] > USUAL_ITERATIONS:
         is_true = bool(node.extra)
         execution.record_truncation(frame, frame.current_node, node.line, None, USUAL_ITERATIONS)
     else:
         is_usually_true = not node.extra if is_loop else execution.program.is_usually_true(frame.graph, frame.current_node)
         divergence = None
-        if Mark.DATA_DEPENDENT in value.marks and not is_local:
+        if ValueMark.DATA_DEPENDENT in value.marks and not is_local:
             divergence = thread.current_step(short_source(node.tree, bool(node.extra)))
         is_true = is_usually_true != bool(execution.choose(thread, 2, "branch", local=is_local, divergence=divergence))
     if isinstance(value, Unknown):
@@ -108,7 +108,7 @@ def _watch_numbers(execution: Execution, thread: SimulatedThread, frame: CallFra
 
 
 def mark_divergent_numbers(thread: SimulatedThread, assigned: NumberTable, old_numbers: NumberTable) -> None:
-    """Mark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
+    """ValueMark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
 
     A number that was set to another value keeps that value's marks: all ranks may have it from a collective.
 
@@ -160,12 +160,12 @@ def _skip(
         owner = execution.evaluate(thread, attribute.value, frame)
         if isinstance(owner, Instance):
             _forget(owner.attributes, attribute.attr, attribute_marks)
-    uneven = {Mark.DATA_DEPENDENT_LENGTH} if Mark.DATA_DEPENDENT in marks else NO_MARKS
+    uneven = {ValueMark.DATA_DEPENDENT_LENGTH} if ValueMark.DATA_DEPENDENT in marks else NO_MARKS
     for node in nodes:
         collected = frame.results.get(id(node.tree)) if node.kind == "collect" else None
         if isinstance(collected, SequenceValue):
             collected.exact = False
-            collected.marks |= marks | ({Mark.UNEVEN} if Mark.LOCAL in marks else uneven)
+            collected.marks |= marks | ({ValueMark.UNEVEN} if ValueMark.LOCAL in marks else uneven)
     for name in stored_names(nodes).difference(*map(bound_names, assignments)):
         _forget(frame.names, name, marks)
     for node in nodes:

@@ -15,11 +15,11 @@ from convtwins_hangs.concurrency.values import (
     Class,
     Function,
     Instance,
-    Mark,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     reachable,
 )
 
@@ -98,7 +98,7 @@ class Calls(Evaluator):
         site = thread.site if thread.frames else (class_value.module.file, 0, 0)
         instance = Instance(class_value=class_value, origin=thread.position, site=site)
         if class_value.tree is not None and self.program.has_buffers(class_value.tree):
-            instance.marks = frozenset([Mark.BUFFERS])
+            instance.marks = frozenset([ValueMark.BUFFERS])
         frame, initializer = None, self.member(thread, class_value, "__init__")
         if isinstance(initializer, Function):
             function = Function(tree=initializer.tree, module=initializer.module, receiver=instance, owner=initializer.owner)
@@ -147,7 +147,7 @@ class Calls(Evaluator):
         raise SimulatedError(kinds[choice - 1])
 
     def escape(self, values: Sequence[Value | None]) -> None:
-        """Mark all objects reachable from these values as used by external code."""
+        """ValueMark all objects reachable from these values as used by external code."""
         for value in reachable([value for value in values if value is not None]):
             if isinstance(value, SyncObject):
                 value.has_escaped = True

@@ -29,12 +29,12 @@ from convtwins_hangs.concurrency.values import (
     Function,
     Instance,
     Lib,
-    Mark,
     Method,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     binary,
     compare,
     derived,
@@ -62,12 +62,12 @@ class Evaluator(ExecutionState):
 
     @staticmethod
     def mark_by_name(name: str, value: Value) -> Value:
-        """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
-        if isinstance(value, Unknown) and not value.dotted and not value.marks & {Mark.LOCAL, Mark.COLLECTIVE_RESULT}:
+        """ValueMark a value as data-dependent if the name of its variable suggests it, and return the value."""
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {ValueMark.LOCAL, ValueMark.COLLECTIVE_RESULT}:
             if is_metric(name):
-                value.marks |= {Mark.DATA_DEPENDENT}
+                value.marks |= {ValueMark.DATA_DEPENDENT}
             elif is_loader(name):
-                value.marks |= {Mark.NAMED_LOADER}
+                value.marks |= {ValueMark.NAMED_LOADER}
         return value
 
     def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
@@ -103,8 +103,8 @@ class Evaluator(ExecutionState):
                 is_true = truth(test := self.evaluate(thread, tree.test, frame))
                 if is_true is not None:
                     branch_value = self.evaluate(thread, tree.body if is_true else tree.orelse, frame)
-                    if isinstance(branch_value, Const) and Mark.LOCAL in test.marks:
-                        return Const(branch_value.value, marks=branch_value.marks | {Mark.LOCAL})
+                    if isinstance(branch_value, Const) and ValueMark.LOCAL in test.marks:
+                        return Const(branch_value.value, marks=branch_value.marks | {ValueMark.LOCAL})
                     return branch_value
                 return Unknown(marks=marks_of([*self._evaluate_all(thread, (tree.body, tree.orelse), frame), test]))
             case ast.Subscript():
@@ -119,8 +119,8 @@ class Evaluator(ExecutionState):
                 return self.evaluate(thread, tree.value, frame)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 iterable = self.evaluate(thread, tree.generators[0].iter, frame)
-                uneven = {Mark.UNEVEN} if Mark.LOCAL in iterable.marks and tree.generators[0].ifs else NO_MARKS
-                large = NO_MARKS if isinstance(length(iterable), Const) else {Mark.LARGE}
+                uneven = {ValueMark.UNEVEN} if ValueMark.LOCAL in iterable.marks and tree.generators[0].ifs else NO_MARKS
+                large = NO_MARKS if isinstance(length(iterable), Const) else {ValueMark.LARGE}
                 return Unknown(marks=marks_of([iterable]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
@@ -198,7 +198,7 @@ class Evaluator(ExecutionState):
         return (thread.os_process, f"{frame.module.name}.{name}"), namespace
 
     def _with_location(self, location: MemoryLocation, value: Value) -> Value:
-        """Mark a number with the location that it was read from, so that writing it back is an update."""
+        """ValueMark a number with the location that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
             return value
         return replace(value, marks=value.marks | {("read", *location)})
@@ -356,7 +356,7 @@ class Evaluator(ExecutionState):
         if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
             return Method(receiver=value, name=name)
         marks = NO_MARKS if name in SAME_ATTRIBUTES else marks_of([value])
-        result = derived(value, name, marks | {Mark.COLLECTIVE_RESULT} if name == "grad" else marks)
+        result = derived(value, name, marks | {ValueMark.COLLECTIVE_RESULT} if name == "grad" else marks)
         result.dotted = "shape" if name == "shape" else ""
         if name in NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
             result.attributes["?of"] = value.attributes["?of"]
@@ -446,12 +446,12 @@ class Evaluator(ExecutionState):
         if isinstance(index, ast.Slice):
             bounds = self._evaluate_all(thread, (index.lower, index.upper, index.step), frame)
             marks = marks_of([container, *bounds])
-            lower_marks, upper_marks = (marks_of([bound]) & {Mark.LOCAL, Mark.UNEVEN} for bound in bounds[:2])
+            lower_marks, upper_marks = (marks_of([bound]) & {ValueMark.LOCAL, ValueMark.UNEVEN} for bound in bounds[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (lower_marks or upper_marks or from_the_end):
-                marks -= {Mark.UNEVEN, Mark.DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
-            if index.step is not None and index.lower is not None and Mark.LOCAL in bounds[0].marks:
-                marks |= {Mark.UNEVEN, Mark.LOCAL}  # files[rank::ranks]: the last ranks may get one less
+                marks -= {ValueMark.UNEVEN, ValueMark.DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
+            if index.step is not None and index.lower is not None and ValueMark.LOCAL in bounds[0].marks:
+                marks |= {ValueMark.UNEVEN, ValueMark.LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
         key = self.evaluate(thread, index, frame)
         if isinstance(container, Lib) and container.dotted == "os.environ" and isinstance(key, Const):
@@ -478,7 +478,7 @@ class Evaluator(ExecutionState):
         return Unknown(marks=marks_of([container, key]))
 
     def read_item(self, container: Value, key: Value, value: Value) -> Value:
-        """Mark an item with the container and key that it was read from, so that writing it back is an update."""
+        """ValueMark an item with the container and key that it was read from, so that writing it back is an update."""
         return self._with_location(_item_location(container, item_name(key)), value) if isinstance(key, Const) else value
 
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
@@ -610,7 +610,7 @@ def _set_item(container: Value, key: Value, value: Value) -> None:
         and -len(container.items) <= number < len(container.items)
     ):
         container.items[number] = value
-    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and Mark.LOCAL in value.marks:
+    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and ValueMark.LOCAL in value.marks:
         container.marks = container.marks | RANK_DEPENDENT
         sources = container.attributes.setdefault("?of", SequenceValue([]))
         if isinstance(sources, SequenceValue):

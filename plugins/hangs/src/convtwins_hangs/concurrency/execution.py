@@ -22,7 +22,7 @@ from convtwins_hangs.concurrency.state import (
     SimulatedError,
     SimulatedThread,
 )
-from convtwins_hangs.concurrency.values import NONE, Class, Function, Instance, Mark, Unknown, Value
+from convtwins_hangs.concurrency.values import NONE, Class, Function, Instance, Unknown, Value, ValueMark
 
 
 class Execution(RankOperations):
@@ -278,7 +278,7 @@ def _yield(execution: Execution, thread: SimulatedThread, frame: CallFrame, node
         return None
     value = execution.evaluate(thread, node.tree.value, frame)
     frame.results[id(node.tree)] = NONE
-    return Unknown(marks=frozenset([Mark.DATA_ITEM])) if isinstance(node.tree, ast.YieldFrom) else value
+    return Unknown(marks=frozenset([ValueMark.DATA_ITEM])) if isinstance(node.tree, ast.YieldFrom) else value
 
 
 def _return(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
@@ -332,4 +332,4 @@ _STEPS: dict[str, Step] = {
     "catch": _catch,
     "join": _go_on,
 }
-"""What a node does, by its kind."""
+"""Functions that execute a node, by its kind."""

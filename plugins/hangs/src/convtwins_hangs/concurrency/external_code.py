@@ -30,12 +30,12 @@ from convtwins_hangs.concurrency.values import (
     NO_MARKS,
     Const,
     Lib,
-    Mark,
     Marks,
     Method,
     SequenceValue,
     Unknown,
     Value,
+    ValueMark,
     length,
     marks_of,
 )
@@ -57,11 +57,11 @@ def call(execution: Execution, thread: SimulatedThread, callee: Value, values: S
     marks = result_marks(name, owner, values, keywords)
     call_name = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
     if has_buffers(dotted):
-        marks |= {Mark.BUFFERS}
+        marks |= {ValueMark.BUFFERS}
     if call_name in SMALL_RESULTS:
-        marks -= {Mark.LARGE}
+        marks -= {ValueMark.LARGE}
     elif call_name in LARGE_RESULTS and not _are_few(values):
-        marks |= {Mark.LARGE}
+        marks |= {ValueMark.LARGE}
     result = Unknown(marks=marks)
     if name in SAME_LENGTH_METHODS and isinstance(callee, Method):
         result.attributes["len()"] = length(owner)
@@ -80,15 +80,15 @@ def result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: 
     relevant_values = [*relevant_values, *(value for keyword, value in keywords.items() if keyword not in PLACEMENT_KEYWORDS)]
     marks = NO_MARKS if name in SAME_RESULTS else marks_of([*relevant_values, receiver])
     if name in TYPE_TESTS:
-        return marks - {Mark.DATA_DEPENDENT}
-    if Mark.LOCAL in marks and may_read_data(name):
-        marks |= {Mark.DATA_DEPENDENT_LENGTH}
+        return marks - {ValueMark.DATA_DEPENDENT}
+    if ValueMark.LOCAL in marks and may_read_data(name):
+        marks |= {ValueMark.DATA_DEPENDENT_LENGTH}
     if may_exchange(name):
-        return marks - {Mark.LOCAL, Mark.DATA_DEPENDENT} | {Mark.COLLECTIVE_RESULT}
+        return marks - {ValueMark.LOCAL, ValueMark.DATA_DEPENDENT} | {ValueMark.COLLECTIVE_RESULT}
     if may_combine(name):
-        return marks - {Mark.DATA_DEPENDENT} | {Mark.COLLECTIVE_RESULT}
-    is_own_check = name in FINITENESS_CHECKS and not marks & {Mark.LOCAL, Mark.COLLECTIVE_RESULT}
-    return marks | {Mark.DATA_DEPENDENT} if is_own_check else marks
+        return marks - {ValueMark.DATA_DEPENDENT} | {ValueMark.COLLECTIVE_RESULT}
+    is_own_check = name in FINITENESS_CHECKS and not marks & {ValueMark.LOCAL, ValueMark.COLLECTIVE_RESULT}
+    return marks | {ValueMark.DATA_DEPENDENT} if is_own_check else marks
 
 
 def _are_few(values: Sequence[Value]) -> bool:

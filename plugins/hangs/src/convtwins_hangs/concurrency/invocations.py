@@ -25,12 +25,12 @@ from convtwins_hangs.concurrency.values import (
     Function,
     Instance,
     Lib,
-    Mark,
     Method,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     truth,
 )
 
@@ -85,7 +85,7 @@ def _invoke(
             return library_calls.simulate(LibraryCall(execution, thread, values, keywords, frame, callee))
         case Method():
             return _call_method(execution, thread, callee, values, keywords)
-        case Unknown() if callee.dotted == "ddp" and Mark.BUFFERS in callee.marks:
+        case Unknown() if callee.dotted == "ddp" and ValueMark.BUFFERS in callee.marks:
             return _call_ddp_model(execution, thread, callee, values, keywords)
         case _:
             return None
@@ -139,7 +139,7 @@ def _call_unknown_method(execution: Execution, thread: SimulatedThread, receiver
         return execution.collective(thread, name)
     if receiver.dotted == "ddp" and name in ("no_sync", "join"):
         return Unknown(dotted=name)
-    if name == "backward" and Mark.DDP in receiver.marks:
+    if name == "backward" and ValueMark.DDP in receiver.marks:
         return NONE if thread.context_depths["no_sync"] else execution.collective(thread, "backward (gradients)")
     return execution.value_by_name(thread, name)
 

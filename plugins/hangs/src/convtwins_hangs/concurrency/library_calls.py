@@ -32,13 +32,13 @@ from convtwins_hangs.concurrency.values import (
     Function,
     Instance,
     Lib,
-    Mark,
     Marks,
     RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     length,
     marks_of,
     reachable,
@@ -92,10 +92,12 @@ def simulate(call: LibraryCall) -> CallOutcome:
 
 def item_marks(value: Value) -> Marks:
     """Return the marks of the items of a loop over a value."""
-    if value.marks & {Mark.LOCAL, Mark.LOADER}:
-        return frozenset([Mark.DATA_ITEM, Mark.LOCAL])
+    if value.marks & {ValueMark.LOCAL, ValueMark.LOADER}:
+        return frozenset([ValueMark.DATA_ITEM, ValueMark.LOCAL])
     return frozenset(
-        [Mark.DATA_ITEM, Mark.DATA_DEPENDENT] if value.marks & {Mark.DATA_DEPENDENT, Mark.NAMED_LOADER} else [Mark.DATA_ITEM]
+        [ValueMark.DATA_ITEM, ValueMark.DATA_DEPENDENT]
+        if value.marks & {ValueMark.DATA_DEPENDENT, ValueMark.NAMED_LOADER}
+        else [ValueMark.DATA_ITEM]
     )
 
 
@@ -168,20 +170,20 @@ def _wait_for_futures(call: LibraryCall) -> BlockingCall:
 
 
 def _wrap_in_ddp(call: LibraryCall) -> BlockingCall:
-    has_buffers = any(Mark.BUFFERS in value.marks for value in reachable([*call.values[:1], *call.keywords.values()]))
+    has_buffers = any(ValueMark.BUFFERS in value.marks for value in reachable([*call.values[:1], *call.keywords.values()]))
     broadcasts = has_buffers and truth(call.keywords.get("broadcast_buffers", Const(True))) is not False
-    model = Unknown(marks=frozenset([Mark.DDP, Mark.BUFFERS] if broadcasts else [Mark.DDP]), dotted="ddp")
+    model = Unknown(marks=frozenset([ValueMark.DDP, ValueMark.BUFFERS] if broadcasts else [ValueMark.DDP]), dotted="ddp")
     yield from call.execution.collective(call.thread, "DistributedDataParallel", keywords=call.keywords)
     return model
 
 
 def _new_loader(call: LibraryCall) -> Value:
     if "sampler" in call.keywords or "batch_sampler" in call.keywords:
-        return Unknown(marks=frozenset([Mark.LOADER]))
-    is_uneven = any(Mark.UNEVEN in value.marks for value in call.values)
+        return Unknown(marks=frozenset([ValueMark.LOADER]))
+    is_uneven = any(ValueMark.UNEVEN in value.marks for value in call.values)
     attributes = call.first.attributes.values() if isinstance(call.first, Instance) else []
-    length_marks = marks_of([*attributes, *call.values]) & {Mark.DATA_DEPENDENT_LENGTH}
-    return Unknown(marks=frozenset([Mark.LOADER, Mark.UNEVEN] if is_uneven else [Mark.LOADER]) | length_marks)
+    length_marks = marks_of([*attributes, *call.values]) & {ValueMark.DATA_DEPENDENT_LENGTH}
+    return Unknown(marks=frozenset([ValueMark.LOADER, ValueMark.UNEVEN] if is_uneven else [ValueMark.LOADER]) | length_marks)
 
 
 def _new_tensor(call: LibraryCall) -> Value:
@@ -206,7 +208,7 @@ def _bind_arguments(call: LibraryCall) -> Value | None:
 
 
 def _cycle(call: LibraryCall) -> Value | None:
-    return Unknown(marks=call.values[0].marks - {Mark.UNEVEN}) if call.values else None
+    return Unknown(marks=call.values[0].marks - {ValueMark.UNEVEN}) if call.values else None
 
 
 # Builtins.
@@ -260,8 +262,8 @@ def _zip(call: LibraryCall) -> Value | None:
     columns = [value.items for value in values if isinstance(value, SequenceValue) and value.exact]
     if len(columns) == len(values):
         return SequenceValue([SequenceValue(list(row)) for row in zip(*columns, strict=False)])
-    has_even_values = any(Mark.UNEVEN not in value.marks for value in values)
-    return Unknown(marks=marks_of(values) - ({Mark.UNEVEN} if has_even_values else NO_MARKS))
+    has_even_values = any(ValueMark.UNEVEN not in value.marks for value in values)
+    return Unknown(marks=marks_of(values) - ({ValueMark.UNEVEN} if has_even_values else NO_MARKS))
 
 
 def _copy(call: LibraryCall) -> Value | None:
@@ -281,8 +283,12 @@ def _super(call: LibraryCall) -> Value | None:
 def _next(call: LibraryCall) -> Value | None:
     first = call.first
     if isinstance(first, SyncObject):
-        return Unknown(marks=frozenset([Mark.DATA_ITEM]))
-    return Unknown(marks=item_marks(first)) if first is not None and first.marks & {Mark.LOADER, Mark.NAMED_LOADER} else None
+        return Unknown(marks=frozenset([ValueMark.DATA_ITEM]))
+    return (
+        Unknown(marks=item_marks(first))
+        if first is not None and first.marks & {ValueMark.LOADER, ValueMark.NAMED_LOADER}
+        else None
+    )
 
 
 Stub = Callable[[LibraryCall], CallOutcome]

@@ -12,12 +12,12 @@ from convtwins_hangs.concurrency.program import short_source, source
 from convtwins_hangs.concurrency.state import MAX_VISITS, USUAL_ITERATIONS, BlockingStep, CallFrame, Loop, SimulatedThread
 from convtwins_hangs.concurrency.values import (
     Const,
-    Mark,
     RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     length,
 )
 
@@ -61,9 +61,9 @@ def _long_loop(execution: Execution, thread: SimulatedThread, frame: CallFrame, 
         if count < stop.value:
             execution.record_truncation(frame, frame.next_node, frame.node.line, stop.value, count)
         indices = (Const(index, marks=stop.marks) for index in range(count))
-        return Loop(indices, is_truncated=count < stop.value, is_uneven=Mark.LOCAL in stop.marks)
+        return Loop(indices, is_truncated=count < stop.value, is_uneven=ValueMark.LOCAL in stop.marks)
     marks = item_marks(value)
-    is_uneven = Mark.UNEVEN in value.marks or (isinstance(stop, Unknown) and Mark.LOCAL in stop.marks)
+    is_uneven = ValueMark.UNEVEN in value.marks or (isinstance(stop, Unknown) and ValueMark.LOCAL in stop.marks)
     options = [usual_count, 1, 0] if is_uneven else [usual_count, 0, *([filling] if filling else [])]
     # Without an observable effect, all iterations are equal.
     is_quiet, _, _ = execution.program.region(frame.graph, frame.next_node)
@@ -74,7 +74,8 @@ def _long_loop(execution: Execution, thread: SimulatedThread, frame: CallFrame, 
     if not (is_quiet and execution.prune):
         options = execution.iteration_options.setdefault(key, options) if key else options
         depends_on_data = not is_uneven and (
-            Mark.DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and Mark.DATA_DEPENDENT in stop.marks)
+            ValueMark.DATA_DEPENDENT_LENGTH in value.marks
+            or (isinstance(stop, Unknown) and ValueMark.DATA_DEPENDENT in stop.marks)
         )
         decision = f"how many turns {short_source(tree)} has"
         execution.record_assumption(thread, decision, is_same=not is_uneven and not depends_on_data)
@@ -150,4 +151,4 @@ def append(execution: Execution, thread: SimulatedThread, sequence: SequenceValu
     """Append to a list, and mark it as large if a loop of unknown length does so."""
     sequence.items.append(value)
     if execution.program.has_processes and threads.is_large(threads.num_bytes_put(execution, thread, value)):
-        sequence.marks |= {Mark.LARGE}
+        sequence.marks |= {ValueMark.LARGE}

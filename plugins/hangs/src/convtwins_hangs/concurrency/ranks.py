@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from convtwins_hangs.concurrency.calls import Calls
 from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep, finding_at
-from convtwins_hangs.concurrency.meanings import GROUP_POSITIONS, ROOT_POSITIONS, SAME_SHAPE_COLLECTIVES, synced_position
+from convtwins_hangs.concurrency.meanings import TORCH_COLLECTIVES, CollectiveArguments
 from convtwins_hangs.concurrency.state import BlockingCall, CallOutcome, Keywords, PendingOperation, SimulatedThread
-from convtwins_hangs.concurrency.values import NONE, Const, Lib, Mark, SequenceValue, SyncObject, Unknown, Value, truth
+from convtwins_hangs.concurrency.values import NONE, Const, Lib, SequenceValue, SyncObject, Unknown, Value, ValueMark, truth
 
 DEFAULT_GROUP = "the world"
 UNKNOWN_RANK = -1
@@ -46,7 +46,7 @@ class RankOperations(Calls):
             return Unknown()  # made by its members alone
         values = [*values, keywords["object_list"]] if not values and "object_list" in keywords else values
         group_value = keywords.get("group", keywords.get("process_group"))
-        if group_value is None and (position := GROUP_POSITIONS.get(name)) is not None and len(values) > position:
+        if group_value is None and (position := _known(name).group) is not None and len(values) > position:
             group_value = values[position]
         group_key: object = DEFAULT_GROUP
         members = range(self.num_ranks)
@@ -88,9 +88,9 @@ class RankOperations(Calls):
 
     def _make_call(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Keywords) -> CollectiveCall:
         tensor = keywords.get("tensor", values[0] if values else None)
-        shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
+        shape = tensor.shape if isinstance(tensor, Unknown) and _known(name).has_one_shape else None
         root: object = None
-        if (position := ROOT_POSITIONS.get(name)) is not None:
+        if (position := _known(name).root) is not None:
             root_value = keywords.get("src", keywords.get("dst", values[position] if len(values) > position else Const(0)))
             root = root_value.value if isinstance(root_value, Const) else None
         first = values[0] if values else None
@@ -102,12 +102,12 @@ class RankOperations(Calls):
         return CollectiveCall(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _apply_result(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
-        """Mark what all ranks have in common after a collective, and return the call's value.
+        """ValueMark what all ranks have in common after a collective, and return the call's value.
 
         Args:
             objects: items of the root's list, which all ranks have afterwards.
         """
-        position = synced_position(name)
+        position = _known(name).shared
         target = values[position] if position is not None and len(values) > position else None
         if name.endswith("_"):
             target = values[0] if values else None
@@ -115,12 +115,12 @@ class RankOperations(Calls):
             if value is not None:
                 mark_identical(value)
         if isinstance(target, SequenceValue):
-            result_marks = frozenset([Mark.COLLECTIVE_RESULT])
+            result_marks = frozenset([ValueMark.COLLECTIVE_RESULT])
             items: list[Value] = [
                 Const(item.value) if isinstance(item, Const) else Unknown(marks=result_marks) for item in objects or []
             ]
             target.items, target.exact = items, objects is not None
-        return Unknown(marks=frozenset([Mark.COLLECTIVE_RESULT]))
+        return Unknown(marks=frozenset([ValueMark.COLLECTIVE_RESULT]))
 
     def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Keywords) -> Value:
         thread.os_process.num_groups += 1
@@ -201,10 +201,14 @@ class RankOperations(Calls):
                 direction,
             )
             if not is_send and values:
-                values[0].marks = frozenset(values[0].marks | {Mark.LOCAL})
+                values[0].marks = frozenset(values[0].marks | {ValueMark.LOCAL})
             return NONE
 
         return SyncObject(kind="work", name=name, owner=complete) if name.startswith("i") else complete()
+
+
+def _known(name: str) -> CollectiveArguments:
+    return TORCH_COLLECTIVES.get(name, CollectiveArguments())
 
 
 def _groups_differ(other_members: Sequence[int] | None, members: Sequence[int] | None) -> bool:
@@ -222,7 +226,7 @@ def _joined(members: Sequence[int] | None) -> str:
 
 
 def _mark_shared(tensor: Value) -> None:
-    """Mark the values that the root built a broadcast tensor from as equal on all ranks."""
+    """ValueMark the values that the root built a broadcast tensor from as equal on all ranks."""
     pending = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
     while pending:
         source = pending.pop()
@@ -233,11 +237,11 @@ def _mark_shared(tensor: Value) -> None:
 
 
 def _clear_own_marks(value: Value) -> None:
-    value.marks = value.marks - {Mark.LOCAL, Mark.DATA_DEPENDENT} | {Mark.COLLECTIVE_RESULT}
+    value.marks = value.marks - {ValueMark.LOCAL, ValueMark.DATA_DEPENDENT} | {ValueMark.COLLECTIVE_RESULT}
 
 
 def mark_identical(value: Value) -> None:
-    """Mark a value and its contents as equal on all ranks."""
+    """ValueMark a value and its contents as equal on all ranks."""
     _clear_own_marks(value)
     if isinstance(value, Unknown):
         for name in [attribute for attribute in value.attributes if attribute.startswith(("[", "?"))]:

@@ -62,7 +62,7 @@ class SearchBudget:
 
 
 DecisionKind = Literal["start", "preempt", "branch", "turns", "exception", "time-out"]
-"""What is decided: which thread starts or goes first, a branch, the iterations of a loop, an exception, a timeout."""
+"""Kinds of decisions: which thread starts or goes first, a branch, the iterations of a loop, an exception, a timeout."""
 
 
 class DecisionPath:

@@ -23,12 +23,12 @@ from convtwins_hangs.concurrency.values import (
     NONE,
     Const,
     Function,
-    Mark,
     Marks,
     SequenceValue,
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     truth,
 )
 
@@ -225,7 +225,7 @@ class _QueueMethods(_SyncObjectMethods):
             raise SimulatedError("Full")
         value = self.values[0] if self.values else Unknown()
         if isinstance(value, Unknown):
-            value = replace(value, marks=value.marks | {Mark.DATA_ITEM})
+            value = replace(value, marks=value.marks | {ValueMark.DATA_ITEM})
         thread.record(f"puts into {title}")
         item = QueueItem(value, thread.advance_clock(), threads.num_bytes_put(self.execution, thread, value))
         queue.items.append(item)
@@ -371,7 +371,7 @@ class _PoolMethods(_SyncObjectMethods):
     def map(self) -> CallOutcome:
         if not self.values:
             return None
-        items = [Unknown(marks=frozenset([Mark.DATA_ITEM])) for _ in range(_TASKS_PER_MAP)]
+        items = [Unknown(marks=frozenset([ValueMark.DATA_ITEM])) for _ in range(_TASKS_PER_MAP)]
         return _wait_for_tasks(self, [_submit(self, self.values[0], [item]) for item in items])
 
     def shutdown(self) -> CallOutcome:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from convtwins_hangs.concurrency.findings import finding_at
 from convtwins_hangs.concurrency.state import BlockingCall, ExecutionState, PendingOperation, QueueItem, SimulatedThread
-from convtwins_hangs.concurrency.values import Const, Mark, RangeValue, SequenceValue, SyncObject, Unknown, Value, length
+from convtwins_hangs.concurrency.values import Const, RangeValue, SequenceValue, SyncObject, Unknown, Value, ValueMark, length
 
 if TYPE_CHECKING:
     from convtwins_hangs.concurrency.evaluation import Evaluator
@@ -90,7 +90,7 @@ def num_bytes_put(evaluator: Evaluator, thread: SimulatedThread, value: Value) -
 def _num_bytes(value: Value) -> int | None:
     """Return the approximate pickled size of a value. None: unknown, and perhaps large."""
     sizes: list[int | None] = [8]
-    if Mark.LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
+    if ValueMark.LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
         return None
     match value:
         case SequenceValue():

@@ -10,7 +10,7 @@ from enum import StrEnum, auto
 from typing import Any
 
 
-class Mark(StrEnum):
+class ValueMark(StrEnum):
     """Property of a value that matters where ranks or processes meet."""
 
     LOCAL = auto()
@@ -38,9 +38,9 @@ class Mark(StrEnum):
 
 
 Marks = frozenset[Any]
-"""Marks of a value: `Mark`s, and ("read", object, attribute) for each location that a number was read from."""
+"""Marks of a value: `ValueMark`s, and ("read", object, attribute) for each location that a number was read from."""
 NO_MARKS: Marks = frozenset()
-RANK_DEPENDENT: Marks = frozenset([Mark.LOCAL])
+RANK_DEPENDENT: Marks = frozenset([ValueMark.LOCAL])
 
 
 @dataclass(eq=False)
@@ -168,9 +168,9 @@ def marks_of(values: Iterable[Value | None]) -> Marks:
             marks |= value.marks
             if isinstance(value, SequenceValue):
                 marks |= marks_of(value.items[:8])
-            if isinstance(value, RangeValue) and value.stop is not None and Mark.LOCAL in value.stop.marks:
-                marks.add(Mark.UNEVEN)
-    return frozenset(marks - {Mark.DATA_ITEM})
+            if isinstance(value, RangeValue) and value.stop is not None and ValueMark.LOCAL in value.stop.marks:
+                marks.add(ValueMark.UNEVEN)
+    return frozenset(marks - {ValueMark.DATA_ITEM})
 
 
 def truth(value: Value) -> bool | None:
@@ -220,7 +220,7 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     is_sequence = isinstance(sequence, SequenceValue) or (
         isinstance(sequence, Const) and isinstance(sequence.value, (str, bytes))
     )
-    return Unknown(marks=marks | {Mark.LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
+    return Unknown(marks=marks | {ValueMark.LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
 
 
 def _is_small(value: Any) -> bool:
@@ -235,7 +235,7 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     if any(
         isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
     ):
-        marks -= {Mark.DATA_DEPENDENT}  # a setting, or whether there is one
+        marks -= {ValueMark.DATA_DEPENDENT}  # a setting, or whether there is one
     is_equality = isinstance(operation, (ast.Is, ast.Eq))
     is_inequality = isinstance(operation, (ast.IsNot, ast.NotEq))
     if isinstance(left, Const) and isinstance(right, Const):
@@ -255,7 +255,8 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
                 isinstance(other_operand, Const) and (other_operand.value is None or isinstance(other_operand.value, str))
             )
             is_object = (
-                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue)) or Mark.DATA_ITEM in operand.marks
+                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue))
+                or ValueMark.DATA_ITEM in operand.marks
             )
             if is_sentinel and is_object:
                 return Const(is_inequality, marks=marks)
@@ -306,10 +307,10 @@ def length(value: Value) -> Value:
     """Return `len(value)`. Repeated calls return the same value."""
     if isinstance(value, SequenceValue) and value.exact:
         return Const(len(value.items))
-    if Mark.UNEVEN in value.marks:
-        marks = frozenset([Mark.LOCAL])
+    if ValueMark.UNEVEN in value.marks:
+        marks = frozenset([ValueMark.LOCAL])
     else:
-        marks = frozenset([Mark.DATA_DEPENDENT]) if Mark.DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+        marks = frozenset([ValueMark.DATA_DEPENDENT]) if ValueMark.DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
     if isinstance(value, (Unknown, Instance)):
         return value.attributes.setdefault("len()", derived(value, "len()", marks))
     if isinstance(value, RangeValue) and value.stop is not None:

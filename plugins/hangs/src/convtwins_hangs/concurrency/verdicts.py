@@ -163,7 +163,7 @@ def _select_rule(execution: Execution, involved: Sequence[SimulatedThread]) -> t
     for thread, kind in kinds.items():
         lock = thread.awaited_object
         if kind == "lock" and lock is not None:
-            is_by_acquire = any(held is lock and is_explicit for held, _, is_explicit in lock.owner.held_locks)
+            is_by_acquire = any(other is lock and is_explicit for other, _, is_explicit in lock.owner.held_locks)
             if lock.owner.ended or (is_by_acquire and lock.owner.raise_step is not None):
                 return "lock-not-released", thread
             if lock.owner is thread:
