@@ -16,7 +16,7 @@ _POINT_TO_POINT = {"send", "recv", "isend", "irecv"}
 
 
 class CollectiveArguments(NamedTuple):
-    """What is known of a collective: positions of its arguments. None: it has no such argument."""
+    """Positions of the arguments of a collective. None: it has no such argument."""
 
     shared: int | None = None
     """The argument that is equal on all ranks afterwards."""
