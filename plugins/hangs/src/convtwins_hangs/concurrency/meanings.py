@@ -74,16 +74,8 @@ NO_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
 LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 _RANK_NAMES = {
-    "rank",
-    "local_rank",
-    "global_rank",
-    "get_rank",
-    "get_local_rank",
-    "task_id",
-    "task_index",
-    "rank_id",
-    "node_rank",
-}
+    "rank", "local_rank", "global_rank", "get_rank", "get_local_rank", "task_id", "task_index", "rank_id", "node_rank",
+}  # fmt: skip
 _SIZE_NAMES = {"world_size", "get_world_size", "num_processes", "nprocs"}
 _FIRST_NAMES = {
     "is_main_process", "is_master", "is_chief", "is_rank_zero", "is_rank0", "is_first_rank", "is_local_main_process", "is_main",

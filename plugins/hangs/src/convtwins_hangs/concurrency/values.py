@@ -191,7 +191,7 @@ _BINARY_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.GtE: operator.ge, ast.Is: operator.eq, ast.IsNot: operator.ne,
 }  # fmt: skip
 _MAX_NUMBER = 10**6
 _MAX_LENGTH = 64
@@ -232,39 +232,40 @@ def _is_small(value: Any) -> bool:
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     """Return the result of one comparison."""
     marks = marks_of([left, right])
-    if any(
-        isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
-    ):
+    if _is_setting(left) or _is_setting(right):
         marks -= {ValueMark.DATA_DEPENDENT}  # a setting, or whether there is one
     is_equality = isinstance(operation, (ast.Is, ast.Eq))
     is_inequality = isinstance(operation, (ast.IsNot, ast.NotEq))
-    if isinstance(left, Const) and isinstance(right, Const):
-        function = _COMPARISONS.get(type(operation))
-        if function is not None:
-            if isinstance(operation, (ast.Is, ast.IsNot)):
-                function = operator.eq if is_equality else operator.ne
-            try:
-                return Const(bool(function(left.value, right.value)), marks=marks)
-            except TypeError:
-                return Unknown(marks=marks)
+    function = _COMPARISONS.get(type(operation))
+    if isinstance(left, Const) and isinstance(right, Const) and function is not None:
+        try:
+            return Const(bool(function(left.value, right.value)), marks=marks)
+        except TypeError:
+            return Unknown(marks=marks)
     if is_equality or is_inequality:
         if left is right and isinstance(left, (Instance, SyncObject, Class)):
             return Const(is_equality)
-        for operand, other_operand in ((left, right), (right, left)):
-            is_sentinel = isinstance(other_operand, Instance) or (
-                isinstance(other_operand, Const) and (other_operand.value is None or isinstance(other_operand.value, str))
-            )
-            is_object = (
-                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue))
-                or ValueMark.DATA_ITEM in operand.marks
-            )
-            if is_sentinel and is_object:
-                return Const(is_inequality, marks=marks)
+        if any(
+            _is_object(one) and (_is_setting(other) or isinstance(other, Instance))
+            for one, other in ((left, right), (right, left))
+        ):
+            return Const(is_inequality, marks=marks)
     if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, SequenceValue) and isinstance(left, Const):
         constants = [item.value for item in right.items if isinstance(item, Const)]
         if right.exact and len(constants) == len(right.items):
             return Const((left.value in constants) == isinstance(operation, ast.In), marks=marks)
     return Unknown(marks=marks)
+
+
+def _is_setting(value: Value) -> bool:
+    """Return whether a value is None or a text, as a setting or a sentinel is."""
+    return isinstance(value, Const) and (value.value is None or isinstance(value.value, str))
+
+
+def _is_object(value: Value) -> bool:
+    """Return whether a value is neither None nor a text."""
+    kinds = (Instance, SyncObject, Function, Class, SequenceValue)
+    return isinstance(value, kinds) or ValueMark.DATA_ITEM in value.marks
 
 
 def reachable(roots: Iterable[Value]) -> Iterator[Value]:
