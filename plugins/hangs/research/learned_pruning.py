@@ -14,6 +14,7 @@ that it cut off although a bug of the training kinds hung there alone are given 
 from __future__ import annotations
 
 import ast
+import functools
 import random
 import statistics
 import tempfile
@@ -28,8 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestClassifier
 
-from convtwins_hangs.concurrency import search, sources, verdicts
-from convtwins_hangs.concurrency.execution import Execution
+from convtwins_hangs.concurrency import search, sources
 from convtwins_hangs.concurrency.meanings import KnownNames
 from convtwins_hangs.concurrency.program import Program, last_name
 from convtwins_hangs.concurrency.state import DecisionKind, DecisionPath, SearchBudget, SearchLimitReached, SimulatedThread
@@ -65,8 +65,6 @@ class RecordedPath(DecisionPath):
         super().__init__(prefix)
         self.features: list[list[float]] = []
         """All features of each decision but the alternative."""
-        self.threads: Sequence[SimulatedThread] = ()
-        """All threads of the execution."""
         self._distances = distances
         self._num_visits: Counter[Any] = Counter()
 
@@ -175,46 +173,38 @@ class Tree:
 
 
 def tree_of(program: generator.Program, folder: FilePath, *, prune: bool, nodes: int = NODES) -> Tree:
-    """Search a program as `search` does, and keep the tree of its executions."""
+    """Search a program, and keep the tree of its executions."""
     path = folder / f"{program.name}.py"
     path.write_text(program.text)
-    checked, made = Program(sources.read(str(path)), KnownNames()), Tree(program)
+    checked, tree = Program(sources.read(str(path)), KnownNames()), Tree(program)
     entered: set[int] = set()
     for root in checked.roots():
         if root.function is not None and id(root.function) in entered:
             continue
-        budget, ranks, distances = SearchBudget(nodes, 60.0), search.num_ranks(root), dict[Any, int]()
-        levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
-        levels += [[] for _ in range(UNUSUAL)]
-        while any(levels):
-            unusual = next(place for place, level in enumerate(levels) if level)
-            prefix, example, parent = levels[unusual].pop()
-            taken, before = RecordedPath(prefix, distances), budget.visited
-            execution = Execution(checked, taken, budget, root, ranks, prune=prune)
-            taken.threads = execution.threads
-            try:
-                execution.run()
-            except SearchLimitReached:
-                made.in_part = True
-                break
-            except RecursionError:
+        budget, visited = SearchBudget(nodes, 60.0), 0
+        new_path = functools.partial(RecordedPath, distances=dict[Any, int]())
+        origins: dict[tuple[int, ...], tuple[int | None, int | None, int]] = {(): (None, None, 0)}
+        """(example, parent, unusual decisions) of an execution, by the decisions that it begins with."""
+        for exploration in search.explore(checked, root, budget, max_unusual=UNUSUAL, prune=prune, new_path=new_path):
+            taken, num_inherited = exploration.path, exploration.num_inherited
+            entered |= exploration.execution.entered_functions if exploration.execution is not None else set[int]()
+            tree.in_part |= isinstance(exploration.error, SearchLimitReached)
+            if exploration.error is not None:
                 continue
-            finally:
-                entered |= execution.entered_functions
-            found = frozenset((each.rule, str(each.line)) for each in verdicts.judge(execution))
-            made.runs.append(Run(budget.visited - before, found, example, parent))
-            own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.decisions]
-            if unusual == UNUSUAL:
-                continue
-            for place in range(len(prefix), len(decisions)):
+            found = frozenset((finding.rule, str(finding.line)) for finding in exploration.findings)
+            example, parent, unusual = origins.pop(taken.taken[:num_inherited])
+            tree.runs.append(Run(budget.visited - visited, found, example, parent))
+            visited = budget.visited
+            assert isinstance(taken, RecordedPath)
+            for place in range(num_inherited, len(taken.decisions) if unusual < UNUSUAL else 0):
                 for other in range(1, taken.decisions[place][1]):
                     features = taken.features[place]
-                    made.examples.append([*features[:6], float(other), *features[6:]])
-                    made.unusual.append(unusual + 1)
-                    levels[unusual + 1].append(((*decisions[:place], other), len(made.examples) - 1, own))
+                    origins[*taken.taken[:place], other] = len(tree.examples), len(tree.runs) - 1, unusual + 1
+                    tree.examples.append([*features[:6], float(other), *features[6:]])
+                    tree.unusual.append(unusual + 1)
         if root.function is not None:
             entered.add(id(root.function))
-    return made
+    return tree
 
 
 def learned(

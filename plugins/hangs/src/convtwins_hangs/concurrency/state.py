@@ -72,8 +72,15 @@ class DecisionPath:
         self._prefix = prefix
         self.decisions: list[tuple[int, int]] = []
         """(chosen alternative, number of alternatives) of each decision."""
+        self.threads: list[SimulatedThread] = []
+        """Threads of the execution that takes the path."""
         self.data_dependent: set[int] = set()
         """Indices of decisions where a rank may diverge from the others if their data differ."""
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """The chosen alternative of each decision."""
+        return tuple(alternative for alternative, _ in self.decisions)
 
     def choose(self, alternatives: int, kind: DecisionKind, thread: SimulatedThread) -> int:
         """Choose one of several alternatives.
@@ -332,7 +339,7 @@ class ExecutionState:
         self.budget = budget
         self.num_ranks = num_ranks
         """Number of ranks to simulate."""
-        self.threads: list[SimulatedThread] = []
+        self.threads = path.threads
         self.findings: list[ConcurrencyFinding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
         self.iteration_options: dict[tuple[Any, ...], list[int]] = {}
