@@ -7,18 +7,7 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convtwins_hangs.concurrency import races, sync_objects
-from convtwins_hangs.concurrency.meanings import (
-    ITEM_READERS,
-    NUMBER_PRESERVING_METHODS,
-    RANK_VARIABLES,
-    RETURNS_SELF,
-    SAME_ATTRIBUTES,
-    SAME_LENGTH_METHODS,
-    SIZE_VARIABLES,
-    is_loader,
-    is_metric,
-)
+from convtwins_hangs.concurrency import meanings, races, sync_objects
 from convtwins_hangs.concurrency.program import Module, bound_names, decorator_names, last_name, source
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import (
@@ -64,9 +53,9 @@ class Evaluator(ExecutionState):
     def mark_by_name(name: str, value: Value) -> Value:
         """ValueMark a value as data-dependent if the name of its variable suggests it, and return the value."""
         if isinstance(value, Unknown) and not value.dotted and not value.marks & {ValueMark.LOCAL, ValueMark.COLLECTIVE_RESULT}:
-            if is_metric(name):
+            if meanings.is_metric(name):
                 value.marks |= {ValueMark.DATA_DEPENDENT}
-            elif is_loader(name):
+            elif meanings.is_loader(name):
                 value.marks |= {ValueMark.NAMED_LOADER}
         return value
 
@@ -336,7 +325,7 @@ class Evaluator(ExecutionState):
             return replace(member, receiver=class_value if "classmethod" in decorators else value)
         if member is not None:
             return member
-        if name in RETURNS_SELF:
+        if name in meanings.RETURNS_SELF:
             return Method(receiver=value, name=name)
         if class_value is not None and self.thread_base(thread, class_value):
             return Method(receiver=self.instance_thread(thread, value), name=name)
@@ -353,12 +342,16 @@ class Evaluator(ExecutionState):
         is_tensor_rank = name == "rank" and value.dotted == "shape"
         if not is_tensor_rank and (known := self.value_by_name(thread, name)) is not None:
             return value.attributes.setdefault(name, known)
-        if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
+        if (
+            name in self.program.relevant_calls
+            or name in meanings.ITEM_READERS | meanings.SAME_LENGTH_METHODS
+            or name == "no_sync"
+        ):
             return Method(receiver=value, name=name)
-        marks = NO_MARKS if name in SAME_ATTRIBUTES else marks_of([value])
+        marks = NO_MARKS if name in meanings.SAME_ATTRIBUTES else marks_of([value])
         result = derived(value, name, marks | {ValueMark.COLLECTIVE_RESULT} if name == "grad" else marks)
         result.dotted = "shape" if name == "shape" else ""
-        if name in NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
+        if name in meanings.NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
             result.attributes["?of"] = value.attributes["?of"]
         return value.attributes.setdefault(name, result)
 
@@ -483,9 +476,9 @@ class Evaluator(ExecutionState):
 
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
         """Return the value of an environment variable."""
-        if thread.os_process.rank is not None and name in RANK_VARIABLES:
+        if thread.os_process.rank is not None and name in meanings.RANK_VARIABLES:
             return Const(str(thread.os_process.rank), marks=RANK_DEPENDENT)
-        if thread.os_process.rank is not None and name in SIZE_VARIABLES:
+        if thread.os_process.rank is not None and name in meanings.SIZE_VARIABLES:
             return Const(str(self.num_ranks))
         return Unknown()
 

@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from convtwins_hangs.concurrency import sync_objects, threads
-from convtwins_hangs.concurrency.meanings import (
-    DDP_CLASSES,
-    LOADERS,
-    LOCAL_CALLS,
-    NO_GRADIENTS,
-    TENSOR_FACTORIES,
-    is_point_to_point,
-)
+from convtwins_hangs.concurrency import meanings, sync_objects, threads
 from convtwins_hangs.concurrency.state import (
     BlockingCall,
     CallFrame,
@@ -75,7 +67,7 @@ def simulate(call: LibraryCall) -> CallOutcome:
     known_names = execution.program.known_names
     if (collective := known_names.collective(dotted)) is not None:
         return execution.collective(thread, collective, call.values, call.keywords)
-    if is_point_to_point(dotted):
+    if meanings.is_point_to_point(dotted):
         return execution.message(thread, call.name, call.values, call.keywords)
     if known_names.makes_collectives(dotted):
         return Unknown(dotted=dotted)
@@ -294,14 +286,14 @@ def _next(call: LibraryCall) -> Value | None:
 Stub = Callable[[LibraryCall], CallOutcome]
 _BY_DOTTED_NAME: dict[str, Stub] = {
     **dict.fromkeys(("torch.distributed.is_available", "torch.distributed.is_initialized"), _is_initialized),
-    **dict.fromkeys(DDP_CLASSES, _wrap_in_ddp),
-    **dict.fromkeys(NO_GRADIENTS, lambda _: Unknown(dotted="no_grad")),
+    **dict.fromkeys(meanings.DDP_CLASSES, _wrap_in_ddp),
+    **dict.fromkeys(meanings.NO_GRADIENTS, lambda _: Unknown(dotted="no_grad")),
     **dict.fromkeys(("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"), _spawn),
     **dict.fromkeys(_EXITS, _exit),
-    **dict.fromkeys(LOCAL_CALLS, lambda _: Unknown(marks=RANK_DEPENDENT)),
+    **dict.fromkeys(meanings.LOCAL_CALLS, lambda _: Unknown(marks=RANK_DEPENDENT)),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _read_environment),
-    **dict.fromkeys(LOADERS, _new_loader),
-    **dict.fromkeys(TENSOR_FACTORIES, _new_tensor),
+    **dict.fromkeys(meanings.LOADERS, _new_loader),
+    **dict.fromkeys(meanings.TENSOR_FACTORIES, _new_tensor),
     **dict.fromkeys(("concurrent.futures.wait", "concurrent.futures.as_completed"), _wait_for_futures),
     "os.fork": _fork,
     "time.sleep": _sleep,
