@@ -14,9 +14,9 @@ that it cut off although a bug of the training kinds hung there alone are given 
 from __future__ import annotations
 
 import ast
+import functools
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -29,11 +29,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestClassifier
 
-from convtwins_hangs.concurrency import search, sources, verdicts
-from convtwins_hangs.concurrency.execution import Execution
+from convtwins_hangs.concurrency import search, sources
 from convtwins_hangs.concurrency.meanings import KnownNames
 from convtwins_hangs.concurrency.program import Program, last_name
-from convtwins_hangs.concurrency.state import DecisionPath, SearchBudget, SearchLimitReached
+from convtwins_hangs.concurrency.state import DecisionKind, DecisionPath, SearchBudget, SearchLimitReached, SimulatedThread
 from plugins.hangs.tests.corpus import generator
 
 NODES = 20_000
@@ -42,97 +41,67 @@ UNUSUAL = 3
 """Of an exhaustive search: the most unusual decisions of an execution."""
 MISSED = 10.0
 """The weight of an example that would be cut off by mistake grows so many times with each mistake."""
-_KINDS = ("start", "preempt", "branch", "turns", "exception", "time-out")
+KINDS: tuple[DecisionKind, ...] = ("start", "preempt", "branch", "turns", "exception", "time-out")
+_NO_EXCHANGE = 99
 _EXCHANGES = {
-    *("barrier", "all_reduce", "all_gather", "broadcast", "reduce", "gather", "scatter", "send", "recv", "backward"),
-    *(
-        "acquire",
-        "release",
-        "get",
-        "put",
-        "join",
-        "wait",
-        "set",
-        "notify",
-        "notify_all",
-        "submit",
-        "result",
-        "task_done",
-        "start",
-    ),
-}
+    "barrier", "all_reduce", "all_gather", "broadcast", "reduce", "gather", "scatter", "send", "recv", "backward", "acquire",
+    "release", "get", "put", "join", "wait", "set", "notify", "notify_all", "submit", "result", "task_done", "start",
+}  # fmt: skip
 FEATURES = (
-    *(f"is {kind}" for kind in _KINDS),
+    *(f"is {kind}" for kind in KINDS),
     *("alternative", "alternatives", "place", "unusual before", "same place before", "threads or ranks", "is a rank", "depth"),
     *("locks held by it", "locks held by all", "collectives before", "nodes to an exchange", "test mentions the rank"),
     *("waits for a lock", "waits for a queue", "waits in a collective", "others can go on"),
 )
 
 
-class Recorded(DecisionPath):
-    """A path that keeps what is known where each decision is made."""
+class RecordedPath(DecisionPath):
+    """A path that keeps the features of each decision."""
 
     def __init__(self, prefix: Sequence[int], distances: dict[Any, int]) -> None:
+        """Args:
+        distances: results of `_distance`, shared by the executions of one root.
+        """
         super().__init__(prefix)
-        self.known: list[list[float]] = []
+        self.features: list[list[float]] = []
+        """All features of each decision but the alternative."""
         self._distances = distances
-        self._seen: Counter[Any] = Counter()
+        self._num_visits: Counter[Any] = Counter()
 
-    def choose(self, alternatives: int) -> int:
+    def choose(self, alternatives: int, kind: DecisionKind, thread: SimulatedThread) -> int:
         if alternatives > 1:
-            self.known.append(self._features(alternatives))
-        return super().choose(alternatives)
+            self.features.append(self._features(alternatives, kind, thread))
+        return super().choose(alternatives, kind, thread)
 
-    def _features(self, alternatives: int) -> list[float]:
-        """All but the alternative. They are read where the checker decides, so that it need not hand them on."""
-        frame = sys._getframe(2)
-        where = frame.f_code.co_name
-        if where == "choose":  # of a state, which asks for a thread
-            frame = frame.f_back
-            assert frame is not None
-            where = frame.f_code.co_name
-        local: dict[str, Any] = frame.f_locals
-        execution = local["self"]
-        thread = local.get("current") if where == "run" else local.get("thread")
-        operation = local.get("operation") if where == "run" else None
-        kind = "preempt" if operation is not None else "start"
-        if where != "run":
-            kind = {"_choose_to_raise": "exception", "_branch": "branch"}.get(
-                where, "turns" if "options" in local else "branch"
-            )
-            kind = "time-out" if "has_timeout" in local else kind
-        own = thread.frame if thread is not None and thread.frames else None
-        node = own.graph.nodes[min(own.current_node, len(own.graph.nodes) - 1)] if own is not None else None
-        key = where, id(node)
-        self._seen[key] += 1
-        says = operation.description if operation is not None else ""
-        thing = str(getattr(getattr(operation, "sync_object", None), "kind", "")) + says
+    def _features(self, alternatives: int, kind: DecisionKind, thread: SimulatedThread) -> list[float]:
+        frame = thread.frame if thread.frames else None
+        node = frame.graph.nodes[min(frame.current_node, len(frame.graph.nodes) - 1)] if frame is not None else None
+        self._num_visits[kind, id(node)] += 1
+        operation = thread.pending if kind == "preempt" else None
+        description = operation.description if operation is not None else ""
+        awaited = f"{getattr(operation and operation.sync_object, 'kind', '')}{description}".lower()
         return [
-            *(float(kind == each) for each in _KINDS),
+            *(float(kind == other_kind) for other_kind in KINDS),
             float(alternatives),
             float(len(self.decisions)),
             float(sum(chosen > 0 for chosen, _ in self.decisions)),
-            float(self._seen[key]),
-            float(len(execution.threads)),
-            float(thread is not None and thread.os_process.rank is not None),
-            float(len(thread.frames) if thread is not None else 0),
-            float(len(thread.held_locks) if thread is not None else 0),
-            float(sum(len(each.held_locks) for each in execution.threads)),
-            float(thread.num_collectives if thread is not None else 0),
-            float(self._distance(own) if own is not None else 99),
-            float(
-                node is not None and "rank" in ast.dump(node.tree).lower()
-                if isinstance(getattr(node, "tree", None), ast.AST)
-                else 0
-            ),
-            float("lock" in thing.lower() or "acquire" in thing),
-            float("queue" in thing.lower() or "get" in thing or "put" in thing),
-            float(bool(operation is not None and operation.kind)),
-            float(len(local.get("others", ()))),
+            float(self._num_visits[kind, id(node)]),
+            float(len(self.threads)),
+            float(thread.os_process.rank is not None),
+            float(len(thread.frames)),
+            float(len(thread.held_locks)),
+            float(sum(len(other.held_locks) for other in self.threads)),
+            float(thread.num_collectives),
+            float(self._distance(frame) if frame is not None else _NO_EXCHANGE),
+            float(node is not None and isinstance(node.tree, ast.AST) and "rank" in ast.dump(node.tree).lower()),
+            float("lock" in awaited or "acquire" in awaited),
+            float("queue" in awaited or "get" in awaited or "put" in awaited),
+            float(operation is not None and bool(operation.kind)),
+            float(alternatives - 1 if kind == "preempt" else 0),
         ]
 
     def _distance(self, frame: Any) -> int:
-        """Nodes of the graph from here to something that others notice. 99: there is nothing in this function."""
+        """Return the nodes from here to something that others notice. `_NO_EXCHANGE`: nothing of this function is."""
         key = id(frame.graph), frame.current_node
         if key not in self._distances:
             seen, ring, steps = {frame.current_node}, [frame.current_node], 0
@@ -140,7 +109,7 @@ class Recorded(DecisionPath):
                 ways = {way for each in ring for way in frame.graph.nodes[each].successors if way < len(frame.graph.nodes)}
                 ring, steps = sorted(ways - seen), steps + 1
                 seen |= ways
-            self._distances[key] = steps if ring else 99
+            self._distances[key] = steps if ring else _NO_EXCHANGE
         return self._distances[key]
 
 
@@ -203,49 +172,44 @@ class Tree:
         return bool({rule for rule, _ in found} & set(self.program.rules))
 
 
-def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tree:
-    """Search a program as `search` does, and keep the tree of its executions."""
+def tree_of(program: generator.Program, folder: FilePath, *, prune: bool, nodes: int = NODES) -> Tree:
+    """Search a program, and keep the tree of its executions."""
     path = folder / f"{program.name}.py"
     path.write_text(program.text)
-    checked, made = Program(sources.read(str(path)), KnownNames()), Tree(program)
+    checked, tree = Program(sources.read(str(path)), KnownNames()), Tree(program)
     entered: set[int] = set()
     for root in checked.roots():
         if root.function is not None and id(root.function) in entered:
             continue
-        budget, ranks, distances = SearchBudget(NODES, 60.0), search._num_ranks(root), dict[Any, int]()
-        levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
-        levels += [[] for _ in range(UNUSUAL)]
-        while any(levels):
-            unusual = next(place for place, level in enumerate(levels) if level)
-            prefix, example, parent = levels[unusual].pop()
-            taken, before = Recorded(prefix, distances), budget.visited
-            execution = Execution(checked, taken, budget, root, ranks, prune=prune)
-            try:
-                execution.run()
-            except SearchLimitReached:
-                made.in_part = True
-                break
-            except RecursionError:
+        budget, visited = SearchBudget(nodes, 60.0), 0
+        new_path = functools.partial(RecordedPath, distances=dict[Any, int]())
+        origins: dict[tuple[int, ...], tuple[int | None, int | None, int]] = {(): (None, None, 0)}
+        """(example, parent, unusual decisions) of an execution, by the decisions that it begins with."""
+        for exploration in search.explore(checked, root, budget, max_unusual=UNUSUAL, prune=prune, new_path=new_path):
+            taken, num_inherited = exploration.path, exploration.num_inherited
+            entered |= exploration.execution.entered_functions if exploration.execution is not None else set[int]()
+            tree.in_part |= isinstance(exploration.error, SearchLimitReached)
+            if exploration.error is not None:
                 continue
-            finally:
-                entered |= execution.entered_functions
-            found = frozenset((each.rule, str(each.line)) for each in verdicts.judge(execution))
-            made.runs.append(Run(budget.visited - before, found, example, parent))
-            own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.decisions]
-            if unusual == UNUSUAL:
-                continue
-            for place in range(len(prefix), len(decisions)):
+            found = frozenset((finding.rule, str(finding.line)) for finding in exploration.findings)
+            example, parent, unusual = origins.pop(taken.taken[:num_inherited])
+            tree.runs.append(Run(budget.visited - visited, found, example, parent))
+            visited = budget.visited
+            assert isinstance(taken, RecordedPath)
+            for place in range(num_inherited, len(taken.decisions) if unusual < UNUSUAL else 0):
                 for other in range(1, taken.decisions[place][1]):
-                    features = taken.known[place]
-                    made.examples.append([*features[:6], float(other), *features[6:]])
-                    made.unusual.append(unusual + 1)
-                    levels[unusual + 1].append(((*decisions[:place], other), len(made.examples) - 1, own))
+                    features = taken.features[place]
+                    origins[*taken.taken[:place], other] = len(tree.examples), len(tree.runs) - 1, unusual + 1
+                    tree.examples.append([*features[:6], float(other), *features[6:]])
+                    tree.unusual.append(unusual + 1)
         if root.function is not None:
             entered.add(id(root.function))
-    return made
+    return tree
 
 
-def learned(trees: Sequence[Tree], seed: int) -> tuple[Callable[[Tree], Callable[[int], bool]], Any]:
+def learned(
+    trees: Sequence[Tree], seed: int, folds: int = FOLDS, rounds: int = ROUNDS
+) -> tuple[Callable[[Tree], Callable[[int], bool]], Any]:
     """(a policy that was fitted to these programs, its model).
 
     The threshold is the largest where none of these programs loses its bug, by models that were fitted to programs of other
@@ -257,10 +221,10 @@ def learned(trees: Sequence[Tree], seed: int) -> tuple[Callable[[Tree], Callable
     bounds = np.cumsum([0, *(len(each.examples) for each in trees)])
     names = random.Random(seed).sample(sorted(set(kinds)), len(set(kinds)))
     weights, threshold = np.ones(len(labels)), 0.0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         scores = np.zeros(len(labels))
-        for fold in range(FOLDS):
-            own = np.isin(kinds, names[fold::FOLDS])
+        for fold in range(folds):
+            own = np.isin(kinds, names[fold::folds])
             scores[own] = _scores(_fitted(values[~own], labels[~own], weights[~own], seed), values[own])
         threshold = _largest_without_a_miss(trees, scores, bounds)
         mistaken = labels & (scores < np.quantile(scores, 0.7))
@@ -290,7 +254,7 @@ def _fitted(
 def _scores(model: RandomForestClassifier, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     if len(values) == 0 or len(model.classes_) < 2:
         return np.zeros(len(values))
-    return model.predict_proba(values)[:, 1]
+    return np.asarray(model.predict_proba(values))[:, 1]
 
 
 def _largest_without_a_miss(trees: Sequence[Tree], scores: npt.NDArray[np.float64], bounds: npt.NDArray[np.int64]) -> float:
@@ -306,12 +270,18 @@ def _largest_without_a_miss(trees: Sequence[Tree], scores: npt.NDArray[np.float6
 
 
 def main() -> None:
+    compare_policies(generator.programs())
+
+
+def compare_policies(
+    programs: Sequence[generator.Program], nodes: int = NODES, seeds: int = SEEDS, folds: int = FOLDS, rounds: int = ROUNDS
+) -> None:
     """Search, learn, and print the table."""
-    programs, trees = generator.programs(), dict[bool, dict[str, Tree]]()
+    trees = dict[bool, dict[str, Tree]]()
     with tempfile.TemporaryDirectory() as folder:
         for prune in (False, True):
             started = time.process_time()
-            trees[prune] = {each.name: tree_of(each, FilePath(folder), prune=prune) for each in programs}
+            trees[prune] = {each.name: tree_of(each, FilePath(folder), prune=prune, nodes=nodes) for each in programs}
             word = "plain rule" if prune else "no pruning"
             in_part = sum(each.in_part for each in trees[prune].values())
             print(f"{word}: {time.process_time() - started:.0f} CPU seconds, {in_part} programs explored in part by the budget")
@@ -319,33 +289,34 @@ def main() -> None:
     rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     missed: dict[str, Counter[str]] = defaultdict(Counter)
     kinds = sorted({tree.kind for tree in trees[True].values()})
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         drawn = random.Random(seed).sample(kinds, len(kinds))
         policies: dict[str, list[Callable[[Tree], Callable[[int], bool]]]] = {
-            "no pruning": [lambda _: lambda _: True] * FOLDS,
-            "skip what others do not notice": [lambda _: lambda _: True] * FOLDS,
-            "the same, at most two unusual decisions": [lambda tree: lambda example: tree.unusual[example] <= 2] * FOLDS,
-            "the same, at most one": [lambda tree: lambda example: tree.unusual[example] <= 1] * FOLDS,
+            "no pruning": [lambda _: lambda _: True] * folds,
+            "skip what others do not notice": [lambda _: lambda _: True] * folds,
+            "the same, at most two unusual decisions": [lambda tree: lambda example: tree.unusual[example] <= 2] * folds,
+            "the same, at most one": [lambda tree: lambda example: tree.unusual[example] <= 1] * folds,
             "learned, on top of the skipping": [
-                learned([each for each in trees[True].values() if each.kind not in drawn[fold::FOLDS]], seed)[0]
-                for fold in range(FOLDS)
+                learned([each for each in trees[True].values() if each.kind not in drawn[fold::folds]], seed, folds, rounds)[0]
+                for fold in range(folds)
             ],
         }
         for name, of_folds in policies.items():
-            own, nodes, whole = trees[name != "no pruning"], 0, 0
+            own, total, whole = trees[name != "no pruning"], 0, 0
             hits: dict[str, list[bool]] = defaultdict(list)
             for fold, policy in enumerate(of_folds):
                 for each in own.values():
-                    if each.kind in drawn[fold::FOLDS]:
+                    if each.kind in drawn[fold::folds]:
                         visited, found = each.walked(policy(each))
-                        nodes += visited
+                        total += visited
                         whole += exhaustive[each.program.name][0]
                         if each.program.planted:
                             hits[each.program.family].append(each.has_bug(found))
                             missed[name][each.program.family] += not hits[each.program.family][-1]
             every = [hit for of in hits.values() for hit in of]
-            rows[name].append((nodes / whole, sum(every) / len(every), _lowest(list(hits.values()), seed)))
-    print("| policy | nodes, of an exhaustive search | bugs found, of 204 on held-out kinds | 95 % bound by family |")
+            rows[name].append((total / whole, sum(every) / len(every), _lowest(list(hits.values()), seed)))
+    planted = sum(program.planted for program in programs)
+    print(f"| policy | nodes, of an exhaustive search | bugs found, of {planted} on held-out kinds | 95 % bound by family |")
     print("|---|---|---|---|")
     for name, each in rows.items():
         share, recall, low = (np.array(column) for column in zip(*each, strict=True))
@@ -356,7 +327,7 @@ def main() -> None:
     for name, families in missed.items():
         if any(families.values()):
             print(f"{name} misses: {dict(families.most_common(6))}")
-    _, model = learned(list(trees[True].values()), 0)
+    _, model = learned(list(trees[True].values()), 0, folds, rounds)
     ranked = sorted(zip(model.feature_importances_, FEATURES, strict=True), reverse=True)[:6]
     print("what the model looks at:", ", ".join(f"{feature} {share:.0%}" for share, feature in ranked))
 

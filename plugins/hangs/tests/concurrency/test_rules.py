@@ -884,3 +884,63 @@ def test_a_model_with_buffers_exchanges_them_in_forward_unless_the_last_made_no_
 ) -> None:
     text = NORMED.format(net=net, body=textwrap.indent(body, "    "))
     assert {each.rule for each in check(text).findings} == rules
+
+
+SHARED = """
+import threading
+
+class Box:
+    pass
+
+def work(box, data):
+{writes}
+
+def main(data):
+    box = Box()
+    thread = threading.Thread(target=work, args=(box, data))
+    thread.start()
+    print(box.result)
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("writes", "rules"),
+    [
+        ("box.result = sum(data)", {"read-before-join"}),
+        ("box.result: float = sum(data)", {"read-before-join"}),
+        ("begun = True\n    box.result: float = sum(data)", {"read-before-join"}),
+        ("begun = True\n    with open('x') as box.result:\n        pass", {"read-before-join"}),
+        ("box.result = True", set()),
+        ("box.result: bool = True", set()),
+        ("count = sum(data)\n    box.result: bool = True", set()),
+    ],
+)  # fmt: skip
+def test_only_a_constant_is_a_flag_however_it_is_assigned(check: Check, writes: str, rules: set[str]) -> None:
+    assert {each.rule for each in check(SHARED.format(writes=f"    {writes}")).findings} == rules
+
+
+def test_what_an_inner_function_counts_is_counted_in_the_outer_one(check: Check) -> None:
+    text = """
+count = 0
+
+def step():
+    nonlocal count
+    count += 1
+
+step()
+step()
+if count {test}:
+    if rank == 0:
+        dist.barrier()
+"""
+    assert {each.rule for each in check(ranks(text.format(test="== 2"))).findings} == {"collective-missing"}
+    assert not check(ranks(text.format(test="!= 2"))).findings
+
+
+@pytest.mark.parametrize("test", ["config.more", "not config.done", "not (not config.more)"])
+def test_what_stands_behind_a_loop_is_reached_without_an_unusual_decision(tmp_path: Path, test: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ranks(f"while {test}:\n    dist.barrier()\nif rank == 0:\n    dist.barrier()"))
+    found = search(Program(sources.read(str(program)), KnownNames()), nodes=20_000, seconds=20, unusual=0).findings
+    assert {each.rule for each in found} == {"collective-missing"}

@@ -1,4 +1,4 @@
-"""The figures of `docs/concurrency.md`: `python -m plugins.hangs.tests.corpus.figures`.
+"""The figures of the README: `python -m plugins.hangs.tests.corpus.figures`.
 
 With and without the pruning of what nobody else notices, on the same programs and budget.
 """

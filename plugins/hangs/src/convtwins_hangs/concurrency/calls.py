@@ -9,10 +9,9 @@ from typing import Any
 
 from convtwins_hangs.concurrency.control_flow import NO_NODE, Graph
 from convtwins_hangs.concurrency.evaluation import Evaluator
-from convtwins_hangs.concurrency.program import last_name
-from convtwins_hangs.concurrency.state import MAX_FRAMES, CallFrame, Keywords, SimulatedThread
+from convtwins_hangs.concurrency.program import UNSPECIFIED_ERROR, decorator_names, short_source
+from convtwins_hangs.concurrency.state import MAX_FRAMES, CallFrame, Keywords, SimulatedError, SimulatedThread
 from convtwins_hangs.concurrency.values import (
-    BUFFERS,
     Class,
     Function,
     Instance,
@@ -20,6 +19,7 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     reachable,
 )
 
@@ -98,7 +98,7 @@ class Calls(Evaluator):
         site = thread.site if thread.frames else (class_value.module.file, 0, 0)
         instance = Instance(class_value=class_value, origin=thread.position, site=site)
         if class_value.tree is not None and self.program.has_buffers(class_value.tree):
-            instance.marks = frozenset([BUFFERS])
+            instance.marks = frozenset([ValueMark.BUFFERS])
         frame, initializer = None, self.member(thread, class_value, "__init__")
         if isinstance(initializer, Function):
             function = Function(tree=initializer.tree, module=initializer.module, receiver=instance, owner=initializer.owner)
@@ -128,8 +128,26 @@ class Calls(Evaluator):
         nodes = [*_nodes_until(frame.graph, node.next, join), *_nodes_until(frame.graph, entry, join)]
         return any(map(self.program.is_relevant, nodes))
 
+    def choose_to_raise(self, thread: SimulatedThread, harmless: Function | None = None) -> None:
+        """Choose whether a call raises an exception here, and raise it.
+
+        Args:
+            harmless: function of the program. It is treated as an operation that may fail only if none of its nodes is
+                relevant.
+        """
+        if harmless is not None and not self.program.may_raise(harmless.tree):
+            return
+        frame = thread.frame
+        own_errors = sorted(self.program.errors_raised_by(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [kind for kind in (UNSPECIFIED_ERROR, *own_errors) if self.may_raise(thread, kind)]
+        if not kinds or not (choice := self.choose(thread, 1 + len(kinds), "exception", local=True)):
+            return
+        thread.raise_step = thread.record(f"gets an exception from {short_source(frame.node.tree)}")
+        thread.diverge_at(thread.raise_step)
+        raise SimulatedError(kinds[choice - 1])
+
     def escape(self, values: Sequence[Value | None]) -> None:
-        """Mark all objects reachable from these values as used by external code."""
+        """ValueMark all objects reachable from these values as used by external code."""
         for value in reachable([value for value in values if value is not None]):
             if isinstance(value, SyncObject):
                 value.has_escaped = True
@@ -148,14 +166,6 @@ def _common_post_dominator(graph: Graph, first: int, second: int) -> int | None:
 
 def _nodes_until(graph: Graph, node_index: int, end: int) -> list[Any]:
     return [] if node_index in (end, len(graph.nodes)) else [graph.nodes[node_index], *graph.nodes_between(node_index, end)]
-
-
-def decorator_names(tree: Any) -> set[str]:
-    """Return the last names of a function's decorators."""
-    return {
-        last_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        for decorator in getattr(tree, "decorator_list", [])
-    }
 
 
 @functools.lru_cache(maxsize=8192)

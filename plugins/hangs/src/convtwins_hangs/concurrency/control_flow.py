@@ -7,9 +7,9 @@ the entry of its statement.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 NO_NODE = -1
@@ -68,7 +68,7 @@ class Graph:
     tests: set[int] = field(default_factory=set[int])
     """Identities of the tests of the function's `while` loops."""
 
-    @cached_property
+    @functools.cached_property
     def post_dominators(self) -> dict[int, int]:
         """Immediate post-dominator of each node: where all paths from it meet again. `len(nodes)` is the function's end.
 
@@ -233,7 +233,10 @@ class _GraphBuilder:
 
     def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
         head = self.node("join", tree, NO_NODE, context)
-        self.graph.tests.add(id(tree.test))
+        test = tree.test
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        self.graph.tests.add(id(test))
         inside = replace(context, after_break=after, after_continue=head, num_outer_finalizers=len(context.finalizers))
         body = self.block(tree.body, head, inside)
         self.graph.nodes[head].next = self.test(tree.test, body, self.block(tree.orelse, after, context), context)
@@ -343,5 +346,6 @@ class _GraphBuilder:
                 return self.expressions(ast.iter_child_nodes(tree), after, context)
 
 
+@functools.lru_cache(maxsize=65536)
 def _has_call(tree: ast.AST) -> bool:
     return any(isinstance(node, (ast.Call, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree))

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from convtwins_hangs.concurrency import races, sync_objects
-from convtwins_hangs.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
-from convtwins_hangs.concurrency.program import Module, bound_names, last_name
+from convtwins_hangs.concurrency import meanings, races, sync_objects
+from convtwins_hangs.concurrency.program import Module, bound_names, decorator_names, last_name, source
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import (
-    COLLECTIVE_RESULT,
-    DATA_DEPENDENT,
-    DATA_DEPENDENT_LENGTH,
-    LARGE,
-    LOCAL,
-    NAMED_LOADER,
     NO_MARKS,
-    UNEVEN,
+    RANK_DEPENDENT,
     Class,
     Const,
     Function,
@@ -30,6 +23,7 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     binary,
     compare,
     derived,
@@ -38,26 +32,12 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
-_LOCAL = frozenset([LOCAL])
-_SAME_ON_ALL_RANKS = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
-"""Attributes with the same value on all ranks, whatever their data."""
-_NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
-"""Methods of a tensor that return the same numbers on another device or in another type."""
-
-RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
-"""Methods of a model that return it."""
-ITEM_READERS = {"get", "setdefault", "pop"}
-"""Methods of a dictionary that read the item at their first argument."""
-
-SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
-"""Methods of a dictionary or list whose result has the same length."""
-
 
 class Evaluator(ExecutionState):
     """Evaluates expressions. Their calls were executed before, as separate nodes."""
 
     def rank_of(self, thread: SimulatedThread) -> Const:
-        return Const(thread.os_process.rank or 0, marks=_LOCAL)
+        return Const(thread.os_process.rank or 0, marks=RANK_DEPENDENT)
 
     def value_by_name(self, thread: SimulatedThread, name: str) -> Value | None:
         """Return the value of a variable known by its name alone, such as `rank`. None: not known."""
@@ -66,27 +46,23 @@ class Evaluator(ExecutionState):
             if known_names.is_rank(name):
                 return self.rank_of(thread)
             if known_names.is_first_rank(name):
-                return Const(thread.os_process.rank == 0, marks=_LOCAL)
+                return Const(thread.os_process.rank == 0, marks=RANK_DEPENDENT)
         return Const(self.num_ranks) if known_names.is_size(name) and thread.os_process.rank is not None else None
 
     @staticmethod
     def mark_by_name(name: str, value: Value) -> Value:
-        """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
-        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
-            if is_metric(name):
-                value.marks |= {DATA_DEPENDENT}
-            elif is_loader(name):
-                value.marks |= {NAMED_LOADER}
+        """ValueMark a value as data-dependent if the name of its variable suggests it, and return the value."""
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {ValueMark.LOCAL, ValueMark.COLLECTIVE_RESULT}:
+            if meanings.is_metric(name):
+                value.marks |= {ValueMark.DATA_DEPENDENT}
+            elif meanings.is_loader(name):
+                value.marks |= {ValueMark.NAMED_LOADER}
         return value
 
     def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
         """Return the value of an expression."""
         if tree is not None and (result := frame.results.get(id(tree))) is not None:
             return result
-
-        def evaluated(child: ast.AST | None) -> Value:
-            return self.evaluate(thread, child, frame)
-
         match tree:
             case None:
                 return Const(None)
@@ -95,17 +71,17 @@ class Evaluator(ExecutionState):
             case ast.Name():
                 return self.lookup(thread, tree.id, frame)
             case ast.Attribute():
-                return self._read_attribute(thread, tree, evaluated(tree.value))
+                return self._read_attribute(thread, tree, self.evaluate(thread, tree.value, frame))
             case ast.Tuple() | ast.List() | ast.Set():
                 return self._sequence(thread, tree.elts, frame)
             case ast.BinOp():
-                return binary(tree.op, evaluated(tree.left), evaluated(tree.right))
+                return binary(tree.op, self.evaluate(thread, tree.left, frame), self.evaluate(thread, tree.right, frame))
             case ast.Compare():
-                return self._compare(tree, [evaluated(operand) for operand in (tree.left, *tree.comparators)])
+                return self._compare(tree, self._evaluate_all(thread, (tree.left, *tree.comparators), frame))
             case ast.BoolOp():
-                return self._bool_op(tree, [evaluated(operand) for operand in tree.values])
+                return self._bool_op(tree, self._evaluate_all(thread, tree.values, frame))
             case ast.UnaryOp():
-                value = evaluated(tree.operand)
+                value = self.evaluate(thread, tree.operand, frame)
                 if isinstance(tree.op, ast.Not):
                     is_true = truth(value)
                     return Unknown(marks=marks_of([value])) if is_true is None else Const(not is_true, marks=marks_of([value]))
@@ -113,33 +89,36 @@ class Evaluator(ExecutionState):
                     return Const(-value.value, marks=value.marks)
                 return Unknown(marks=marks_of([value]))
             case ast.IfExp():
-                is_true = truth(test := evaluated(tree.test))
+                is_true = truth(test := self.evaluate(thread, tree.test, frame))
                 if is_true is not None:
-                    branch_value = evaluated(tree.body if is_true else tree.orelse)
-                    if isinstance(branch_value, Const) and LOCAL in test.marks:
-                        return Const(branch_value.value, marks=branch_value.marks | {LOCAL})
+                    branch_value = self.evaluate(thread, tree.body if is_true else tree.orelse, frame)
+                    if isinstance(branch_value, Const) and ValueMark.LOCAL in test.marks:
+                        return Const(branch_value.value, marks=branch_value.marks | {ValueMark.LOCAL})
                     return branch_value
-                return Unknown(marks=marks_of([evaluated(tree.body), evaluated(tree.orelse), test]))
+                return Unknown(marks=marks_of([*self._evaluate_all(thread, (tree.body, tree.orelse), frame), test]))
             case ast.Subscript():
-                return self._subscript(thread, evaluated(tree.value), tree.slice, frame)
+                return self._subscript(thread, self.evaluate(thread, tree.value, frame), tree.slice, frame)
             case ast.NamedExpr():
-                value = evaluated(tree.value)
-                self.assign(thread, tree.target, value, frame)
+                value = self.evaluate(thread, tree.value, frame)
+                self.assign(thread, tree.target, value, frame, tree.value)
                 return value
             case ast.Lambda():
                 return Function(tree=tree, module=frame.module, closure=frame)
             case ast.Starred():
-                return evaluated(tree.value)
+                return self.evaluate(thread, tree.value, frame)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-                source = evaluated(tree.generators[0].iter)
-                uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
-                large = set[str]() if isinstance(length(source), Const) else {LARGE}
-                return Unknown(marks=marks_of([source]) | uneven | large)
+                iterable = self.evaluate(thread, tree.generators[0].iter, frame)
+                uneven = {ValueMark.UNEVEN} if ValueMark.LOCAL in iterable.marks and tree.generators[0].ifs else NO_MARKS
+                large = NO_MARKS if isinstance(length(iterable), Const) else {ValueMark.LARGE}
+                return Unknown(marks=marks_of([iterable]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
             case _:
-                children = [evaluated(child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
-                return Unknown(marks=marks_of(children))
+                children = [child for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
+                return Unknown(marks=marks_of(self._evaluate_all(thread, children, frame)))
+
+    def _evaluate_all(self, thread: SimulatedThread, trees: Sequence[ast.expr | None], frame: CallFrame) -> list[Value]:
+        return [self.evaluate(thread, tree, frame) for tree in trees]
 
     def _sequence(self, thread: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
         items: list[Value] = []
@@ -188,17 +167,27 @@ class Evaluator(ExecutionState):
         level: CallFrame | None = frame
         while level is not None:
             if name in level.names and name not in level.outer_names:
-                return self._with_location((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
+                value, location = level.names[name], (level, name)
+                break
             level = level.parent
-        value = self.module_variable(thread, frame.module, name)
-        return (
-            self._with_location((thread.os_process, f"{frame.module.name}.{name}"), value)
-            if name in frame.outer_names
-            else value
-        )
+        else:
+            value = self.module_variable(thread, frame.module, name)
+            location = (thread.os_process, f"{frame.module.name}.{name}")
+        return self._with_location(location, value) if name in frame.outer_names else value
+
+    @staticmethod
+    def _outer_variable(thread: SimulatedThread, name: str, frame: CallFrame) -> tuple[MemoryLocation, dict[str, Value]]:
+        """Return (location, namespace) of a variable that a function declares global or nonlocal."""
+        level = frame.parent
+        while level is not None:
+            if name in level.names and name not in level.outer_names:
+                return (level, name), level.names
+            level = level.parent
+        namespace = thread.os_process.names.setdefault(frame.module.name, {})
+        return (thread.os_process, f"{frame.module.name}.{name}"), namespace
 
     def _with_location(self, location: MemoryLocation, value: Value) -> Value:
-        """Mark a number with the location that it was read from, so that writing it back is an update."""
+        """ValueMark a number with the location that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
             return value
         return replace(value, marks=value.marks | {("read", *location)})
@@ -248,10 +237,8 @@ class Evaluator(ExecutionState):
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
         value = self.evaluate_at_top(thread, module, statement.value)
-        previous, self.assigns_computed = self.assigns_computed, False  # of the assignment that asks for it
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             self.assign(thread, target, value, frame)
-        self.assigns_computed = previous
         for name, bound_value in frame.names.items():
             names.setdefault(owner + name, bound_value)
         return frame.names
@@ -264,8 +251,7 @@ class Evaluator(ExecutionState):
             return SequenceValue([self.evaluate_at_top(thread, module, element) for element in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(thread, tree.func, frame)
-            values = [self.evaluate(thread, argument, frame) for argument in tree.args]
-            keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
+            values, keywords = self.arguments_of(thread, tree, frame)
             sync_object = (
                 sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
                 if isinstance(callee, Lib)
@@ -278,6 +264,11 @@ class Evaluator(ExecutionState):
                 return Instance()
             return Unknown()
         return self.evaluate(thread, tree, frame)
+
+    def arguments_of(self, thread: SimulatedThread, call: ast.Call, frame: CallFrame) -> tuple[list[Value], dict[str, Value]]:
+        """Return the positional and keyword arguments of a call."""
+        values = self._sequence(thread, call.args, frame).items
+        return values, {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in call.keywords if keyword.arg}
 
     def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
         """Return the value that an import binds to a name."""
@@ -326,7 +317,7 @@ class Evaluator(ExecutionState):
         class_value = value.class_value
         member = None if class_value is None else self.member(thread, class_value, name)
         if isinstance(member, Function):
-            decorators = _decorators(member)
+            decorators = decorator_names(member.tree)
             if decorators & {"property", "cached_property"}:
                 return value.attributes.setdefault(name, self.value_by_name(thread, name) or Unknown())
             if "staticmethod" in decorators:
@@ -334,7 +325,7 @@ class Evaluator(ExecutionState):
             return replace(member, receiver=class_value if "classmethod" in decorators else value)
         if member is not None:
             return member
-        if name in RETURNS_SELF:
+        if name in meanings.RETURNS_SELF:
             return Method(receiver=value, name=name)
         if class_value is not None and self.thread_base(thread, class_value):
             return Method(receiver=self.instance_thread(thread, value), name=name)
@@ -342,7 +333,7 @@ class Evaluator(ExecutionState):
 
     def _class_attribute(self, thread: SimulatedThread, value: Class, name: str) -> Value:
         member = self.member(thread, value, name)
-        if isinstance(member, Function) and "classmethod" in _decorators(member):
+        if isinstance(member, Function) and "classmethod" in decorator_names(member.tree):
             return replace(member, receiver=value)
         return Method(receiver=value, name=name) if member is None else member
 
@@ -351,12 +342,16 @@ class Evaluator(ExecutionState):
         is_tensor_rank = name == "rank" and value.dotted == "shape"
         if not is_tensor_rank and (known := self.value_by_name(thread, name)) is not None:
             return value.attributes.setdefault(name, known)
-        if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
+        if (
+            name in self.program.relevant_calls
+            or name in meanings.ITEM_READERS | meanings.SAME_LENGTH_METHODS
+            or name == "no_sync"
+        ):
             return Method(receiver=value, name=name)
-        marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
-        result = derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
+        marks = NO_MARKS if name in meanings.SAME_ATTRIBUTES else marks_of([value])
+        result = derived(value, name, marks | {ValueMark.COLLECTIVE_RESULT} if name == "grad" else marks)
         result.dotted = "shape" if name == "shape" else ""
-        if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
+        if name in meanings.NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
             result.attributes["?of"] = value.attributes["?of"]
         return value.attributes.setdefault(name, result)
 
@@ -364,7 +359,7 @@ class Evaluator(ExecutionState):
         value = self.attribute(thread, owner, tree.attr)
         if isinstance(owner, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
             location = (owner, tree.attr)
-            self.record_access(thread, location, "read", ast.unparse(tree))
+            self.record_access(thread, location, "read", source(tree))
             return self._with_location(location, value)
         return value
 
@@ -442,14 +437,14 @@ class Evaluator(ExecutionState):
 
     def _subscript(self, thread: SimulatedThread, container: Value, index: ast.expr, frame: CallFrame) -> Value:
         if isinstance(index, ast.Slice):
-            bounds = [self.evaluate(thread, bound, frame) for bound in (index.lower, index.upper, index.step)]
+            bounds = self._evaluate_all(thread, (index.lower, index.upper, index.step), frame)
             marks = marks_of([container, *bounds])
-            lower_marks, upper_marks = (marks_of([bound]) & {LOCAL, UNEVEN} for bound in bounds[:2])
+            lower_marks, upper_marks = (marks_of([bound]) & {ValueMark.LOCAL, ValueMark.UNEVEN} for bound in bounds[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (lower_marks or upper_marks or from_the_end):
-                marks -= {UNEVEN, DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
-            if index.step is not None and index.lower is not None and LOCAL in bounds[0].marks:
-                marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
+                marks -= {ValueMark.UNEVEN, ValueMark.DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
+            if index.step is not None and index.lower is not None and ValueMark.LOCAL in bounds[0].marks:
+                marks |= {ValueMark.UNEVEN, ValueMark.LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
         key = self.evaluate(thread, index, frame)
         if isinstance(container, Lib) and container.dotted == "os.environ" and isinstance(key, Const):
@@ -476,68 +471,74 @@ class Evaluator(ExecutionState):
         return Unknown(marks=marks_of([container, key]))
 
     def read_item(self, container: Value, key: Value, value: Value) -> Value:
-        """Mark an item with the container and key that it was read from, so that writing it back is an update."""
+        """ValueMark an item with the container and key that it was read from, so that writing it back is an update."""
         return self._with_location(_item_location(container, item_name(key)), value) if isinstance(key, Const) else value
 
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
         """Return the value of an environment variable."""
-        if thread.os_process.rank is not None and name in RANK_VARIABLES:
-            return Const(str(thread.os_process.rank), marks=_LOCAL)
-        if thread.os_process.rank is not None and name in SIZE_VARIABLES:
+        if thread.os_process.rank is not None and name in meanings.RANK_VARIABLES:
+            return Const(str(thread.os_process.rank), marks=RANK_DEPENDENT)
+        if thread.os_process.rank is not None and name in meanings.SIZE_VARIABLES:
             return Const(str(self.num_ranks))
         return Unknown()
 
-    def assign(self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
-        """Bind a value to an assignment's target."""
+    def assign(
+        self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame, expression: ast.expr | None = None
+    ) -> None:
+        """Bind a value to an assignment's target.
+
+        Args:
+            expression: expression of the value. None: it comes from a loop, a context manager, or a statement that is not
+                executed.
+        """
+        is_flag = isinstance(expression, ast.Constant)
+        if isinstance(target, (ast.Name, ast.Attribute)) and isinstance(expression, (ast.Call, ast.BinOp)):
+            value = self.mark_by_name(last_name(target), value)
         match target:
             case ast.Name():
-                self._bind(thread, target.id, self.mark_by_name(target.id, value) if self.assigns_computed else value, frame)
+                self._bind(thread, target.id, value, frame, is_flag=is_flag)
             case ast.Tuple() | ast.List():
                 items = value.items if isinstance(value, SequenceValue) and len(value.items) == len(target.elts) else None
                 for index, element in enumerate(target.elts):
                     inherited = value.marks if not isinstance(value, Const) else NO_MARKS
-                    self.assign(thread, element, items[index] if items else Unknown(marks=inherited), frame)
+                    self.assign(thread, element, items[index] if items else Unknown(marks=inherited), frame, expression)
             case ast.Starred():
-                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame)
+                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame, expression)
             case ast.Attribute():
-                value = self.mark_by_name(target.attr, value) if self.assigns_computed else value
-                self._store(thread, self.evaluate(thread, target.value, frame), target.attr, value, target)
+                owner = self.evaluate(thread, target.value, frame)
+                self._store(thread, owner, target.attr, value, target, is_flag=is_flag)
             case ast.Subscript():
-                container, key = self.evaluate(thread, target.value, frame), target.slice
-                name = self.evaluate(thread, key, frame) if not isinstance(key, ast.Slice) else Const(":")
-                self._store(thread, container, item_name(name), value, target)
-                _set_item(container, name, value)
+                container, key = self.evaluate(thread, target.value, frame), self._key(thread, target, frame)
+                self._store(thread, container, item_name(key), value, target, is_flag=is_flag)
+                _set_item(container, key, value)
             case _:
                 pass
 
-    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
-        if name not in frame.outer_names:
-            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
-                value.name = name
-            frame.names[name] = value
-            return
-        level = frame.parent
-        while level is not None:
-            if name in level.names and name not in level.outer_names:
-                self._write(thread, (level, name), value, name)
-                level.names[name] = value
-                return
-            level = level.parent
-        self._write(thread, (thread.os_process, f"{frame.module.name}.{name}"), value, name)
-        thread.os_process.names.setdefault(frame.module.name, {})[name] = value
+    def _key(self, thread: SimulatedThread, tree: ast.Subscript, frame: CallFrame) -> Value:
+        return Const(":") if isinstance(tree.slice, ast.Slice) else self.evaluate(thread, tree.slice, frame)
 
-    def _write(self, thread: SimulatedThread, location: MemoryLocation, value: Value, name: str) -> None:
-        kind = "update" if ("read", *location) in value.marks else "flag" if self.assigns_constant else "write"
+    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame, *, is_flag: bool) -> None:
+        if name in frame.outer_names:
+            location, namespace = self._outer_variable(thread, name, frame)
+            self._write(thread, location, value, name, is_flag=is_flag)
+            namespace[name] = value
+            return
+        if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
+            value.name = name
+        frame.names[name] = value
+
+    def _write(self, thread: SimulatedThread, location: MemoryLocation, value: Value, name: str, *, is_flag: bool) -> None:
+        kind = "update" if ("read", *location) in value.marks else "flag" if is_flag else "write"
         self.record_access(thread, location, kind, name)
 
-    def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST) -> None:
+    def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST, *, is_flag: bool) -> None:
         if name.startswith("[") and ("read", *(location := _item_location(owner, name))) in value.marks:
-            self._write(thread, location, value, ast.unparse(target))
+            self._write(thread, location, value, source(target), is_flag=is_flag)
         if isinstance(owner, SyncObject) and name == "daemon":
             owner.flags = owner.flags | {"daemon"} if truth(value) is not False else owner.flags - {"daemon"}
         elif isinstance(owner, Instance) or (isinstance(owner, Unknown) and not owner.dotted):
             if not name.startswith("["):
-                self._write(thread, (owner, name), value, ast.unparse(target))
+                self._write(thread, (owner, name), value, source(target), is_flag=is_flag)
             if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             owner.attributes[name] = value
@@ -551,42 +552,35 @@ class Evaluator(ExecutionState):
 
     def update(self, thread: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
         """Execute an augmented assignment, `target += value`."""
+        target = tree.target
         value = self.evaluate(thread, tree.value, frame)
-        target: Any = tree.target
-        load = ast.copy_location(_as_load(target), target)
-        old_value = self.evaluate(thread, load, frame)
-        new_value = binary(tree.op, old_value, value)
-        new_value = self.mark_by_name(last_name(target), new_value)
-        location: MemoryLocation | None = None
-        if isinstance(target, ast.Attribute):
-            owner = self.evaluate(thread, target.value, frame)
-            location = (owner, target.attr) if isinstance(owner, Instance) else None
-        elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
-            owner, key = self.evaluate(thread, target.value, frame), self.evaluate(thread, target.slice, frame)
-            if isinstance(owner, (Unknown, SequenceValue, Instance)) and isinstance(key, Const):
-                location = _item_location(owner, item_name(key))
-        elif isinstance(target, ast.Name) and target.id in frame.outer_names:
-            level = frame.parent
-            while level is not None and target.id not in level.names:
-                level = level.parent
-            location = (level, target.id) if level else (thread.os_process, f"{frame.module.name}.{target.id}")
-        if location is not None:
-            self.record_access(thread, location, "update", ast.unparse(target))
-            new_value = replace(new_value, marks=frozenset(mark for mark in new_value.marks if not isinstance(mark, tuple)))
-        if isinstance(target, ast.Subscript):
-            owner = self.evaluate(thread, target.value, frame)
-            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(thread, target.slice, frame)
-            if isinstance(owner, Unknown) and isinstance(key, Const) and item_name(key) in owner.attributes:
-                owner.attributes[item_name(key)] = new_value
-            _set_item(owner, key, new_value)
-        elif isinstance(target, ast.Name) and target.id not in frame.outer_names:
-            frame.names[target.id] = new_value
-        elif isinstance(target, ast.Attribute):
-            owner = self.evaluate(thread, target.value, frame)
-            if isinstance(owner, (Instance, Unknown)):
-                owner.attributes[target.attr] = new_value
-        elif isinstance(target, ast.Name):
-            thread.os_process.names.setdefault(frame.module.name, {})[target.id] = new_value
+        value = self.mark_by_name(last_name(target), binary(tree.op, self.evaluate(thread, target, frame), value))
+        match target:
+            case ast.Name():
+                location, namespace = None, frame.names
+                if target.id in frame.outer_names:
+                    location, namespace = self._outer_variable(thread, target.id, frame)
+                namespace[target.id] = self._updated(thread, location, value, target)
+            case ast.Attribute():
+                owner = self.evaluate(thread, target.value, frame)
+                value = self._updated(thread, (owner, target.attr) if isinstance(owner, Instance) else None, value, target)
+                if isinstance(owner, (Instance, Unknown)):
+                    owner.attributes[target.attr] = value
+            case ast.Subscript():
+                owner, key = self.evaluate(thread, target.value, frame), self._key(thread, target, frame)
+                is_known = isinstance(owner, (Unknown, SequenceValue, Instance)) and isinstance(key, Const)
+                is_item = is_known and not isinstance(target.slice, ast.Slice)
+                value = self._updated(thread, _item_location(owner, item_name(key)) if is_item else None, value, target)
+                if isinstance(owner, Unknown) and isinstance(key, Const) and item_name(key) in owner.attributes:
+                    owner.attributes[item_name(key)] = value
+                _set_item(owner, key, value)
+
+    def _updated(self, thread: SimulatedThread, location: MemoryLocation | None, value: Value, target: ast.expr) -> Value:
+        """Record the update of a location, and return the value without the locations that it was read from."""
+        if location is None:
+            return value
+        self.record_access(thread, location, "update", source(target))
+        return replace(value, marks=frozenset(mark for mark in value.marks if not isinstance(mark, tuple)))
 
 
 def item_name(key: Value) -> str:
@@ -599,11 +593,6 @@ def _item_location(container: Value, name: str) -> MemoryLocation:
     return (container.attributes.setdefault("?self", container) if isinstance(container, Unknown) else container), name
 
 
-def _decorators(function: Function) -> set[str]:
-    """Return the last names of decorators that are not called."""
-    return {last_name(decorator) for decorator in getattr(function.tree, "decorator_list", [])}
-
-
 def _set_item(container: Value, key: Value, value: Value) -> None:
     """Store a value at an index of a list or tensor. A rank-dependent number makes the whole tensor rank-dependent."""
     number = key.value if isinstance(key, Const) else None
@@ -614,18 +603,8 @@ def _set_item(container: Value, key: Value, value: Value) -> None:
         and -len(container.items) <= number < len(container.items)
     ):
         container.items[number] = value
-    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
-        container.marks = container.marks | _LOCAL
+    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and ValueMark.LOCAL in value.marks:
+        container.marks = container.marks | RANK_DEPENDENT
         sources = container.attributes.setdefault("?of", SequenceValue([]))
         if isinstance(sources, SequenceValue):
             sources.items.append(value)
-
-
-def _as_load(target: Any) -> Any:
-    match target:
-        case ast.Name():
-            return ast.Name(target.id, ast.Load())
-        case ast.Attribute():
-            return ast.Attribute(target.value, target.attr, ast.Load())
-        case _:
-            return ast.Subscript(target.value, target.slice, ast.Load())

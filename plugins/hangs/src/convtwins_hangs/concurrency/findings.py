@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,10 @@ class TraceStep(NamedTuple):
     line: int
     says: str
 
+    @property
+    def location(self) -> tuple[str, int]:
+        return self.file, self.line
+
 
 @dataclass(frozen=True)
 class ConcurrencyFinding:
@@ -71,6 +75,17 @@ class ConcurrencyFinding:
     @property
     def locations(self) -> frozenset[tuple[str, int]]:
         return self.related_locations | {(self.file, self.line)}
+
+
+def finding_at(
+    rule: str,
+    step: TraceStep,
+    message: str,
+    paths: Sequence[tuple[str, Sequence[TraceStep]]] = (),
+    related: Iterable[TraceStep] = (),
+) -> ConcurrencyFinding:
+    """Return a finding about one step. A comment at a related step may suppress it too."""
+    return ConcurrencyFinding(rule, *step.location, message, paths, frozenset(other.location for other in related))
 
 
 _COMMENT = re.compile(r"#\s*convtwins:\s*ignore\b(?:\s*\[([^\]]*)\])?(?:\s+because\s+(\S.*))?")

@@ -6,37 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from convtwins_hangs.concurrency import sync_objects, threads
-from convtwins_hangs.concurrency.meanings import (
-    DDP_CLASSES,
-    LOADERS,
-    LOCAL_CALLS,
-    NO_GRADIENTS,
-    TENSOR_FACTORIES,
-    is_point_to_point,
-)
+from convtwins_hangs.concurrency import meanings, sync_objects, threads
 from convtwins_hangs.concurrency.state import (
     BlockingCall,
     CallFrame,
     CallOutcome,
-    Keywords,
     OsProcess,
     PendingOperation,
+    SimulatedCall,
     SimulatedError,
-    SimulatedThread,
 )
 from convtwins_hangs.concurrency.values import (
-    BUFFERS,
-    DATA_DEPENDENT,
-    DATA_DEPENDENT_LENGTH,
-    DATA_ITEM,
-    DDP,
-    LOADER,
-    LOCAL,
-    NAMED_LOADER,
     NO_MARKS,
     NONE,
-    UNEVEN,
+    RANK_DEPENDENT,
     Const,
     Function,
     Instance,
@@ -47,6 +30,7 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     length,
     marks_of,
     reachable,
@@ -54,24 +38,19 @@ from convtwins_hangs.concurrency.values import (
 )
 
 if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.execution import Execution
+    pass
 
-_LOCAL = frozenset([LOCAL])
 _EXITS = ("sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort")
 _PASS_THROUGH = ("tqdm", "iter", "list", "tuple", "sorted", "reversed", "islice", "trange", "chain", "prefetch")
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
 
 
 @dataclass
-class LibraryCall:
+class LibraryCall(SimulatedCall):
     """A call of a function or class of a library."""
 
-    execution: Execution
-    thread: SimulatedThread
     frame: CallFrame
     callee: Lib
-    values: list[Value]
-    keywords: Keywords
 
     @property
     def name(self) -> str:
@@ -81,9 +60,6 @@ class LibraryCall:
     def first(self) -> Value | None:
         return self.values[0] if self.values else None
 
-    def argument(self, position: int, name: str) -> Value | None:
-        return self.keywords.get(name, self.values[position] if position < len(self.values) else None)
-
 
 def simulate(call: LibraryCall) -> CallOutcome:
     """Simulate a call of a library."""
@@ -91,7 +67,7 @@ def simulate(call: LibraryCall) -> CallOutcome:
     known_names = execution.program.known_names
     if (collective := known_names.collective(dotted)) is not None:
         return execution.collective(thread, collective, call.values, call.keywords)
-    if is_point_to_point(dotted):
+    if meanings.is_point_to_point(dotted):
         return execution.message(thread, call.name, call.values, call.keywords)
     if known_names.makes_collectives(dotted):
         return Unknown(dotted=dotted)
@@ -108,9 +84,13 @@ def simulate(call: LibraryCall) -> CallOutcome:
 
 def item_marks(value: Value) -> Marks:
     """Return the marks of the items of a loop over a value."""
-    if value.marks & {LOCAL, LOADER}:
-        return frozenset([DATA_ITEM, LOCAL])
-    return frozenset([DATA_ITEM, DATA_DEPENDENT] if value.marks & {DATA_DEPENDENT, NAMED_LOADER} else [DATA_ITEM])
+    if value.marks & {ValueMark.LOCAL, ValueMark.LOADER}:
+        return frozenset([ValueMark.DATA_ITEM, ValueMark.LOCAL])
+    return frozenset(
+        [ValueMark.DATA_ITEM, ValueMark.DATA_DEPENDENT]
+        if value.marks & {ValueMark.DATA_DEPENDENT, ValueMark.NAMED_LOADER}
+        else [ValueMark.DATA_ITEM]
+    )
 
 
 # Processes and threads.
@@ -161,7 +141,7 @@ def _spawn(call: LibraryCall) -> CallOutcome:
             replace(argument, attributes=dict(argument.attributes)) if isinstance(argument, Unknown) else argument
             for argument in arguments
         ]
-        values = [Const(rank, marks=_LOCAL), *copies]
+        values = [Const(rank, marks=RANK_DEPENDENT), *copies]
         owner = call.execution.start_thread(call.thread, target, values, name, OsProcess(rank))
         owner.key = ("rank",)
         owner.sync_object = SyncObject(kind="thread", name=name, owner=owner)
@@ -182,20 +162,20 @@ def _wait_for_futures(call: LibraryCall) -> BlockingCall:
 
 
 def _wrap_in_ddp(call: LibraryCall) -> BlockingCall:
-    has_buffers = any(BUFFERS in value.marks for value in reachable([*call.values[:1], *call.keywords.values()]))
+    has_buffers = any(ValueMark.BUFFERS in value.marks for value in reachable([*call.values[:1], *call.keywords.values()]))
     broadcasts = has_buffers and truth(call.keywords.get("broadcast_buffers", Const(True))) is not False
-    model = Unknown(marks=frozenset([DDP, BUFFERS] if broadcasts else [DDP]), dotted="ddp")
+    model = Unknown(marks=frozenset([ValueMark.DDP, ValueMark.BUFFERS] if broadcasts else [ValueMark.DDP]), dotted="ddp")
     yield from call.execution.collective(call.thread, "DistributedDataParallel", keywords=call.keywords)
     return model
 
 
 def _new_loader(call: LibraryCall) -> Value:
     if "sampler" in call.keywords or "batch_sampler" in call.keywords:
-        return Unknown(marks=frozenset([LOADER]))
-    is_uneven = any(UNEVEN in value.marks for value in call.values)
+        return Unknown(marks=frozenset([ValueMark.LOADER]))
+    is_uneven = any(ValueMark.UNEVEN in value.marks for value in call.values)
     attributes = call.first.attributes.values() if isinstance(call.first, Instance) else []
-    length_marks = marks_of([*attributes, *call.values]) & {DATA_DEPENDENT_LENGTH}
-    return Unknown(marks=frozenset([LOADER, UNEVEN] if is_uneven else [LOADER]) | length_marks)
+    length_marks = marks_of([*attributes, *call.values]) & {ValueMark.DATA_DEPENDENT_LENGTH}
+    return Unknown(marks=frozenset([ValueMark.LOADER, ValueMark.UNEVEN] if is_uneven else [ValueMark.LOADER]) | length_marks)
 
 
 def _new_tensor(call: LibraryCall) -> Value:
@@ -220,7 +200,7 @@ def _bind_arguments(call: LibraryCall) -> Value | None:
 
 
 def _cycle(call: LibraryCall) -> Value | None:
-    return Unknown(marks=call.values[0].marks - {UNEVEN}) if call.values else None
+    return Unknown(marks=call.values[0].marks - {ValueMark.UNEVEN}) if call.values else None
 
 
 # Builtins.
@@ -274,8 +254,8 @@ def _zip(call: LibraryCall) -> Value | None:
     columns = [value.items for value in values if isinstance(value, SequenceValue) and value.exact]
     if len(columns) == len(values):
         return SequenceValue([SequenceValue(list(row)) for row in zip(*columns, strict=False)])
-    has_even_values = any(UNEVEN not in value.marks for value in values)
-    return Unknown(marks=marks_of(values) - ({UNEVEN} if has_even_values else NO_MARKS))
+    has_even_values = any(ValueMark.UNEVEN not in value.marks for value in values)
+    return Unknown(marks=marks_of(values) - ({ValueMark.UNEVEN} if has_even_values else NO_MARKS))
 
 
 def _copy(call: LibraryCall) -> Value | None:
@@ -295,21 +275,25 @@ def _super(call: LibraryCall) -> Value | None:
 def _next(call: LibraryCall) -> Value | None:
     first = call.first
     if isinstance(first, SyncObject):
-        return Unknown(marks=frozenset([DATA_ITEM]))
-    return Unknown(marks=item_marks(first)) if first is not None and first.marks & {LOADER, NAMED_LOADER} else None
+        return Unknown(marks=frozenset([ValueMark.DATA_ITEM]))
+    return (
+        Unknown(marks=item_marks(first))
+        if first is not None and first.marks & {ValueMark.LOADER, ValueMark.NAMED_LOADER}
+        else None
+    )
 
 
 Stub = Callable[[LibraryCall], CallOutcome]
 _BY_DOTTED_NAME: dict[str, Stub] = {
     **dict.fromkeys(("torch.distributed.is_available", "torch.distributed.is_initialized"), _is_initialized),
-    **dict.fromkeys(DDP_CLASSES, _wrap_in_ddp),
-    **dict.fromkeys(NO_GRADIENTS, lambda _: Unknown(dotted="no_grad")),
+    **dict.fromkeys(meanings.DDP_CLASSES, _wrap_in_ddp),
+    **dict.fromkeys(meanings.NO_GRADIENTS, lambda _: Unknown(dotted="no_grad")),
     **dict.fromkeys(("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"), _spawn),
     **dict.fromkeys(_EXITS, _exit),
-    **dict.fromkeys(LOCAL_CALLS, lambda _: Unknown(marks=_LOCAL)),
+    **dict.fromkeys(meanings.LOCAL_CALLS, lambda _: Unknown(marks=RANK_DEPENDENT)),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _read_environment),
-    **dict.fromkeys(LOADERS, _new_loader),
-    **dict.fromkeys(TENSOR_FACTORIES, _new_tensor),
+    **dict.fromkeys(meanings.LOADERS, _new_loader),
+    **dict.fromkeys(meanings.TENSOR_FACTORIES, _new_tensor),
     **dict.fromkeys(("concurrent.futures.wait", "concurrent.futures.as_completed"), _wait_for_futures),
     "os.fork": _fork,
     "time.sleep": _sleep,

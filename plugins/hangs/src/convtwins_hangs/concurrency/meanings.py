@@ -6,33 +6,49 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common import spec
 from common.spec import SpecError
 
 _TORCH = "torch.distributed."
 _POINT_TO_POINT = {"send", "recv", "isend", "irecv"}
-_TORCH_COLLECTIVES = {
-    "all_reduce": 0, "reduce": 0, "broadcast": 0, "broadcast_object_list": 0, "all_gather": 0, "all_gather_into_tensor": 0,
-    "all_gather_object": 0, "gather": 0, "gather_object": None, "scatter": 0, "scatter_object_list": 0, "reduce_scatter": 0,
-    "reduce_scatter_tensor": 0, "all_to_all": 0, "all_to_all_single": 0, "barrier": None, "monitored_barrier": None,
-    "init_process_group": None, "new_group": None, "all_reduce_coalesced": 0,
-}  # fmt: skip
-"""Position of the argument that is equal on all ranks after the collective, by name. None: no argument."""
-SAME_SHAPE_COLLECTIVES = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter_tensor", "all_gather_into_tensor"}
-ROOT_POSITIONS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_object_list": 1, "gather_object": 2}
-"""Position of the root argument, by collective."""
-_RANK_LOCAL_COLLECTIVES = {
-    "reduce",
-    "gather",
-    "gather_object",
-    "scatter",
-    "scatter_object_list",
-    "reduce_scatter",
-    "all_to_all",
+
+
+class CollectiveArguments(NamedTuple):
+    """Positions of the arguments of a collective. None: it has no such argument."""
+
+    shared: int | None = None
+    """The argument that is equal on all ranks afterwards."""
+    root: int | None = None
+    group: int | None = None
+    has_one_shape: bool = False
+    """Whether all ranks must give tensors of one shape."""
+
+
+TORCH_COLLECTIVES = {
+    "all_reduce": CollectiveArguments(0, group=2, has_one_shape=True),
+    "all_reduce_coalesced": CollectiveArguments(0),
+    "all_gather": CollectiveArguments(0, group=2, has_one_shape=True),
+    "all_gather_into_tensor": CollectiveArguments(0, has_one_shape=True),
+    "all_gather_object": CollectiveArguments(0, group=2),
+    "all_to_all": CollectiveArguments(),
+    "all_to_all_single": CollectiveArguments(0),
+    "barrier": CollectiveArguments(group=0),
+    "broadcast": CollectiveArguments(0, root=1, group=2, has_one_shape=True),
+    "broadcast_object_list": CollectiveArguments(0, root=1),
+    "gather": CollectiveArguments(root=2),
+    "gather_object": CollectiveArguments(root=2),
+    "init_process_group": CollectiveArguments(),
+    "monitored_barrier": CollectiveArguments(),
+    "new_group": CollectiveArguments(),
+    "reduce": CollectiveArguments(root=1, group=3, has_one_shape=True),
+    "reduce_scatter": CollectiveArguments(),
+    "reduce_scatter_tensor": CollectiveArguments(0, has_one_shape=True),
+    "scatter": CollectiveArguments(root=2),
+    "scatter_object_list": CollectiveArguments(),
 }
-GROUP_POSITIONS = {"all_reduce": 2, "broadcast": 2, "barrier": 0, "all_gather": 2, "reduce": 3, "all_gather_object": 2}
+"""Collectives of `torch.distributed`. Those of other libraries with one of these names have the same arguments."""
 _STRATEGY_COLLECTIVES = {"run", "reduce", "gather"}
 _ACCELERATOR_COLLECTIVES = {"gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone"}
 _OBJECT_COLLECTIVES = {
@@ -58,16 +74,8 @@ NO_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
 LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 _RANK_NAMES = {
-    "rank",
-    "local_rank",
-    "global_rank",
-    "get_rank",
-    "get_local_rank",
-    "task_id",
-    "task_index",
-    "rank_id",
-    "node_rank",
-}
+    "rank", "local_rank", "global_rank", "get_rank", "get_local_rank", "task_id", "task_index", "rank_id", "node_rank",
+}  # fmt: skip
 _SIZE_NAMES = {"world_size", "get_world_size", "num_processes", "nprocs"}
 _FIRST_NAMES = {
     "is_main_process", "is_master", "is_chief", "is_rank_zero", "is_rank0", "is_first_rank", "is_local_main_process", "is_main",
@@ -165,6 +173,36 @@ HARMLESS_BUILTINS = {
 }  # fmt: skip
 """Builtins that keep no reference to their arguments and start nothing."""
 
+HARMLESS_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+HARMLESS_METHODS = {
+    "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
+    "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
+    "dim",
+}  # fmt: skip
+LARGE_RESULTS = {
+    "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
+    "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
+}  # fmt: skip
+"""Functions whose result may be large, unless it is made of few numbers."""
+SMALL_RESULTS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+"""Functions whose result is small."""
+SAME_RESULTS = {
+    "size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters",
+}  # fmt: skip
+"""Methods and functions that return the same value on all ranks."""
+SAME_ATTRIBUTES = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
+"""Attributes with the same value on all ranks, whatever their data."""
+PLACEMENT_KEYWORDS = {"device", "map_location", "device_ids", "output_device", "dtype"}
+TYPE_TESTS = {"isinstance", "issubclass", "hasattr", "callable"}
+NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
+"""Methods of a tensor that return the same numbers on another device or in another type."""
+RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
+"""Methods of a model that return it."""
+ITEM_READERS = {"get", "setdefault", "pop"}
+"""Methods of a dictionary that read the item at their first argument."""
+SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
+"""Methods of a dictionary or list whose result has the same length."""
+
 _CALLS_BY_API = {
     "Lock": {"acquire", "release"},
     "Semaphore": {"acquire", "release"},
@@ -177,7 +215,7 @@ _CALLS_BY_API = {
     "Pool": {"submit", "map", "result", "shutdown", "ThreadPoolExecutor", "wait", "as_completed"},
     "fork": {"fork"},
     "DistributedDataParallel": {"backward", "DistributedDataParallel"},
-    "distributed": {*_TORCH_COLLECTIVES, *_POINT_TO_POINT, "wait", "spawn"},
+    "distributed": {*TORCH_COLLECTIVES, *_POINT_TO_POINT, "wait", "spawn"},
     "accelerate": set[str]().union(*_MODULE_COLLECTIVES.values()),
     **{name.rpartition(".")[2]: methods for name, methods in _OBJECT_COLLECTIVES.items()},
 }
@@ -185,7 +223,7 @@ _CALLS_BY_API = {
 _STARTERS = {"Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "send", "recv"}
 _AMBIGUOUS_COLLECTIVES = {"reduce", "gather", "scatter"}
 """Collectives whose last names are common among functions that have nothing to do with ranks."""
-_DISTINCTIVE_NAMES = (_TORCH_COLLECTIVES.keys() - _AMBIGUOUS_COLLECTIVES) | {
+_DISTINCTIVE_NAMES = (TORCH_COLLECTIVES.keys() - _AMBIGUOUS_COLLECTIVES) | {
     name.rpartition(".")[2] for name in (*DDP_CLASSES, *_OBJECT_COLLECTIVES)
 }
 THREAD_NAMES = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
@@ -203,7 +241,7 @@ class KnownNames:
     def collective(self, dotted: str) -> str | None:
         """Return the last name of a library's function or method if it is a collective, else None."""
         owner, _, last = dotted.rpartition(".")
-        if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
+        if dotted.startswith(_TORCH) and last in TORCH_COLLECTIVES:
             return last
         built_in = last in _OBJECT_COLLECTIVES.get(owner, ()) or last in _MODULE_COLLECTIVES.get(owner, ())
         named = any(dotted == name or dotted.endswith(f".{name}") for name in self.collectives)
@@ -242,11 +280,6 @@ class KnownNames:
     def starts_concurrency(self, dotted: str) -> bool:
         """Return whether a call starts threads or only makes sense among ranks."""
         return dotted.rpartition(".")[2] in _STARTERS or self.is_rank_operation(dotted)
-
-
-def synced_position(collective: str) -> int | None:
-    """Return the position of the argument that is equal on all ranks after the collective. None: no argument."""
-    return None if collective in _RANK_LOCAL_COLLECTIVES else _TORCH_COLLECTIVES.get(collective)
 
 
 def is_point_to_point(dotted: str) -> bool:

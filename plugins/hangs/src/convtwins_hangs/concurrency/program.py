@@ -11,16 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from common.spec import SpecError
-from convtwins_hangs.concurrency import control_flow
+from convtwins_hangs.concurrency import control_flow, meanings
 from convtwins_hangs.concurrency.control_flow import NO_NODE, FunctionLike, Graph, GraphNode
-from convtwins_hangs.concurrency.meanings import (
-    DDP_CLASSES,
-    KNOWN_LIBRARIES,
-    THREAD_NAMES,
-    KnownNames,
-    has_buffers,
-    may_be_collective,
-)
+from convtwins_hangs.concurrency.meanings import KnownNames
 from convtwins_hangs.concurrency.sources import SourceFile
 
 _MUTATING_METHODS = {"append", "extend", "add", "update", "pop"}
@@ -134,7 +127,7 @@ class Program:
         if self.unread_files and not self.modules:
             raise SpecError(f"{self.unread_files[0]}.")
         self.has_processes = not self.names.isdisjoint({"Process", "spawn", "start_processes"})
-        self.has_threads = bool(THREAD_NAMES & self.names)
+        self.has_threads = bool(meanings.THREAD_NAMES & self.names)
         self.relevant_calls = known_names.relevant_calls(self.names)
         summaries = [*self._summaries.values(), *self._module_summaries.values()]
         calls = {id(summary): list(self._callees(summary)) for summary in summaries}
@@ -178,7 +171,7 @@ class Program:
                 for outer in enclosing:
                     outer.with_items.append(child)
             elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
-                if module.qualified_name(child.value.func) in DDP_CLASSES:
+                if module.qualified_name(child.value.func) in meanings.DDP_CLASSES:
                     self._model_names.update(map(last_name, child.targets))
             elif isinstance(child, ast.Raise) and child.exc is not None:
                 for outer in enclosing:
@@ -317,8 +310,11 @@ class Program:
     @functools.cache  # noqa: B019  a program lives as long as its search
     def has_buffers(self, tree: ast.ClassDef) -> bool:
         """Return whether a class of the program is a model that makes buffers itself."""
-        return any(has_buffers(last_name(node)) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
+        return any(
+            meanings.has_buffers(last_name(node)) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))
+        )
 
+    @functools.cache  # noqa: B019  a program lives as long as its search
     def may_raise(self, tree: FunctionLike) -> bool:
         """Return whether a function may fail and has no relevant nodes."""
         graph = self.graph(tree)
@@ -490,10 +486,10 @@ class Program:
                 if (
                     self._summaries_by_name.get(last)
                     or self.known_names.is_rank_operation(dotted)
-                    or dotted.startswith(KNOWN_LIBRARIES)
+                    or dotted.startswith(meanings.KNOWN_LIBRARIES)
                 ):
                     continue
-                if may_be_collective(last):
+                if meanings.may_be_collective(last):
                     collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
                 elif ranks and self.known_names.is_rank(last):
                     rank_calls.setdefault(dotted, f"{where} asks for a rank. Name the collectives: --collective NAME")
@@ -521,6 +517,28 @@ class Program:
 
 def last_name(tree: ast.expr) -> str:
     return tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
+
+
+@functools.lru_cache(maxsize=8192)
+def source(tree: ast.AST) -> str:
+    """Return the source text of a syntax tree."""
+    return ast.unparse(tree)
+
+
+@functools.lru_cache(maxsize=8192)
+def short_source(tree: ast.expr, is_negated: bool = False) -> str:
+    """Return the source text of a test, shortened."""
+    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if is_negated else tree).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@functools.lru_cache(maxsize=8192)
+def decorator_names(tree: Any) -> frozenset[str]:
+    """Return the last names of a function's decorators."""
+    return frozenset(
+        last_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for decorator in getattr(tree, "decorator_list", [])
+    )
 
 
 def raised_error(tree: ast.expr) -> str:

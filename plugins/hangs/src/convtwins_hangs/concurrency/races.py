@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep
+from convtwins_hangs.concurrency.findings import TraceStep, finding_at
 from convtwins_hangs.concurrency.state import ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import SyncObject
 
@@ -71,14 +71,8 @@ def _judge(state: ExecutionState, earlier: _Access, later: _Access, value_name: 
         return
     first, second = sorted((earlier, later), key=lambda access: (access.kind != "update", access.step))
     paths = [(access.thread.name, [*access.trace[-12:], access.step]) for access in (earlier, later)]
-    state.findings.append(
-        ConcurrencyFinding(
-            rule,
-            first.step.file,
-            first.step.line,
-            f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, "
-            f"and nothing orders them, {consequence}.",
-            paths,
-            frozenset({(second.step.file, second.step.line)}),
-        )
+    message = (
+        f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, "
+        f"and nothing orders them, {consequence}."
     )
+    state.findings.append(finding_at(rule, first.step, message, paths, [second.step]))

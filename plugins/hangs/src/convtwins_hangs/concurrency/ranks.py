@@ -6,24 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from convtwins_hangs.concurrency.calls import Calls
-from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep
-from convtwins_hangs.concurrency.meanings import GROUP_POSITIONS, ROOT_POSITIONS, SAME_SHAPE_COLLECTIVES, synced_position
+from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep, finding_at
+from convtwins_hangs.concurrency.meanings import TORCH_COLLECTIVES, CollectiveArguments
 from convtwins_hangs.concurrency.state import BlockingCall, CallOutcome, Keywords, PendingOperation, SimulatedThread
-from convtwins_hangs.concurrency.values import (
-    COLLECTIVE_RESULT,
-    DATA_DEPENDENT,
-    LOCAL,
-    NONE,
-    Const,
-    Lib,
-    SequenceValue,
-    SyncObject,
-    Unknown,
-    Value,
-    truth,
-)
+from convtwins_hangs.concurrency.values import NONE, Const, Lib, SequenceValue, SyncObject, Unknown, Value, ValueMark, truth
 
 DEFAULT_GROUP = "the world"
+UNKNOWN_RANK = -1
+"""Rank of a message whose other end is not known."""
 _MISMATCHES = {"collective-order", "collective-shape", "collective-root", "collective-group"}
 """Rules reported once per execution, because nothing after a mismatch is certain."""
 
@@ -56,7 +46,7 @@ class RankOperations(Calls):
             return Unknown()  # made by its members alone
         values = [*values, keywords["object_list"]] if not values and "object_list" in keywords else values
         group_value = keywords.get("group", keywords.get("process_group"))
-        if group_value is None and (position := GROUP_POSITIONS.get(name)) is not None and len(values) > position:
+        if group_value is None and (position := _known(name).group) is not None and len(values) > position:
             group_value = values[position]
         group_key: object = DEFAULT_GROUP
         members = range(self.num_ranks)
@@ -98,9 +88,9 @@ class RankOperations(Calls):
 
     def _make_call(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Keywords) -> CollectiveCall:
         tensor = keywords.get("tensor", values[0] if values else None)
-        shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
+        shape = tensor.shape if isinstance(tensor, Unknown) and _known(name).has_one_shape else None
         root: object = None
-        if (position := ROOT_POSITIONS.get(name)) is not None:
+        if (position := _known(name).root) is not None:
             root_value = keywords.get("src", keywords.get("dst", values[position] if len(values) > position else Const(0)))
             root = root_value.value if isinstance(root_value, Const) else None
         first = values[0] if values else None
@@ -112,12 +102,12 @@ class RankOperations(Calls):
         return CollectiveCall(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _apply_result(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
-        """Mark what all ranks have in common after a collective, and return the call's value.
+        """ValueMark what all ranks have in common after a collective, and return the call's value.
 
         Args:
             objects: items of the root's list, which all ranks have afterwards.
         """
-        position = synced_position(name)
+        position = _known(name).shared
         target = values[position] if position is not None and len(values) > position else None
         if name.endswith("_"):
             target = values[0] if values else None
@@ -125,12 +115,12 @@ class RankOperations(Calls):
             if value is not None:
                 mark_identical(value)
         if isinstance(target, SequenceValue):
-            result_marks = frozenset([COLLECTIVE_RESULT])
+            result_marks = frozenset([ValueMark.COLLECTIVE_RESULT])
             items: list[Value] = [
                 Const(item.value) if isinstance(item, Const) else Unknown(marks=result_marks) for item in objects or []
             ]
             target.items, target.exact = items, objects is not None
-        return Unknown(marks=frozenset([COLLECTIVE_RESULT]))
+        return Unknown(marks=frozenset([ValueMark.COLLECTIVE_RESULT]))
 
     def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Keywords) -> Value:
         thread.os_process.num_groups += 1
@@ -150,17 +140,12 @@ class RankOperations(Calls):
     def _judge_threads(self, earlier_calls: Sequence[CollectiveCall], call: CollectiveCall) -> None:
         for earlier in earlier_calls[-8:]:
             if earlier.thread is not call.thread and not call.thread.has_observed(earlier.thread.number, earlier.moment):
-                self.findings.append(
-                    ConcurrencyFinding(
-                        "collective-threads",
-                        call.step.file,
-                        call.step.line,
-                        f"{call.name} and {earlier.name} are begun by two threads of one rank, and nothing orders them. "
-                        "Another rank may begin them in the other order.",
-                        [(access.thread.name, access.thread.trace[-12:]) for access in (earlier, call)],
-                        frozenset({(earlier.step.file, earlier.step.line)}),
-                    )
+                message = (
+                    f"{call.name} and {earlier.name} are begun by two threads of one rank, and nothing orders them. "
+                    "Another rank may begin them in the other order."
                 )
+                paths = [earlier.thread.path(), call.thread.path()]
+                self.findings.append(finding_at("collective-threads", call.step, message, paths, [earlier.step]))
 
     def _judge_matching(
         self, calls_by_rank: Mapping[int, Sequence[CollectiveCall]], rank: int, index: int, call: CollectiveCall
@@ -188,26 +173,8 @@ class RankOperations(Calls):
                 )
             else:
                 continue
-            self.report_divergence(
-                rule, f"Rank {other_rank} {message}.", other_call.thread, call.thread, other_call.step, call.step
-            )
-
-    def report_divergence(
-        self,
-        rule: str,
-        message: str,
-        first_thread: SimulatedThread,
-        second_thread: SimulatedThread,
-        first_step: TraceStep,
-        second_step: TraceStep,
-    ) -> None:
-        """Report that two ranks diverge, with the branch where they did."""
-        cause = divergence_between(first_thread, second_thread)
-        if cause is not None:
-            message += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
-        locations = {(step.file, step.line) for step in (first_step, second_step, *([cause] if cause else []))}
-        paths = [(thread.name, thread.trace[-16:]) for thread in (first_thread, second_thread)]
-        self.findings.append(ConcurrencyFinding(rule, first_step.file, first_step.line, message, paths, frozenset(locations)))
+            who = (other_call.thread, call.thread)
+            self.findings.append(divergence_finding(rule, f"Rank {other_rank} {message}.", who, (other_call.step, call.step)))
 
     def message(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Keywords) -> CallOutcome:
         """Send to a rank, or receive from one."""
@@ -216,7 +183,7 @@ class RankOperations(Calls):
         is_known_rank = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.num_ranks
         if rank is None or not is_known_rank:
             if rank is not None:
-                self.message_counts[(-1, -1, "unknown")] = 1
+                self.message_counts[UNKNOWN_RANK, UNKNOWN_RANK, name] = 1
             return Unknown()
         assert isinstance(peer, Const)
         is_send = name in ("send", "isend")
@@ -234,10 +201,14 @@ class RankOperations(Calls):
                 direction,
             )
             if not is_send and values:
-                values[0].marks = frozenset(values[0].marks | {LOCAL})
+                values[0].marks = frozenset(values[0].marks | {ValueMark.LOCAL})
             return NONE
 
         return SyncObject(kind="work", name=name, owner=complete) if name.startswith("i") else complete()
+
+
+def _known(name: str) -> CollectiveArguments:
+    return TORCH_COLLECTIVES.get(name, CollectiveArguments())
 
 
 def _groups_differ(other_members: Sequence[int] | None, members: Sequence[int] | None) -> bool:
@@ -255,29 +226,46 @@ def _joined(members: Sequence[int] | None) -> str:
 
 
 def _mark_shared(tensor: Value) -> None:
-    """Mark the values that the root built a broadcast tensor from as equal on all ranks."""
+    """ValueMark the values that the root built a broadcast tensor from as equal on all ranks."""
     pending = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
     while pending:
         source = pending.pop()
         if isinstance(source, SequenceValue):
             pending += source.items
         elif source is not None:
-            source.marks = source.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
+            _clear_own_marks(source)
+
+
+def _clear_own_marks(value: Value) -> None:
+    value.marks = value.marks - {ValueMark.LOCAL, ValueMark.DATA_DEPENDENT} | {ValueMark.COLLECTIVE_RESULT}
 
 
 def mark_identical(value: Value) -> None:
-    """Mark a value and its contents as equal on all ranks."""
-    value.marks = frozenset(value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT})
+    """ValueMark a value and its contents as equal on all ranks."""
+    _clear_own_marks(value)
     if isinstance(value, Unknown):
         for name in [attribute for attribute in value.attributes if attribute.startswith(("[", "?"))]:
             del value.attributes[name]
-        for attribute_value in value.attributes.values():
-            attribute_value.marks = attribute_value.marks - {LOCAL, DATA_DEPENDENT} | {
-                COLLECTIVE_RESULT
-            }  # `item`, if it was asked for before
+        for attribute_value in value.attributes.values():  # `item`, if it was asked for before
+            _clear_own_marks(attribute_value)
 
 
-def divergence_between(first: SimulatedThread, second: SimulatedThread) -> TraceStep | None:
+def divergence_finding(
+    rule: str, message: str, ranks: tuple[SimulatedThread, SimulatedThread], steps: tuple[TraceStep, TraceStep]
+) -> ConcurrencyFinding:
+    """Return the finding that two ranks diverge, with the branch where they did.
+
+    Args:
+        steps: where each of the two ranks stands.
+    """
+    cause = _divergence_between(*ranks)
+    if cause is not None:
+        message += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
+    related = [*steps, *([cause] if cause is not None else [])]
+    return finding_at(rule, steps[0], message, [rank.path(16) for rank in ranks], related)
+
+
+def _divergence_between(first: SimulatedThread, second: SimulatedThread) -> TraceStep | None:
     """Return the decision where two ranks diverged: the last since their last common collective, or else the last of all.
 
     A branch that both reached and left on different paths is preferred to one that only one of them reached.
@@ -286,14 +274,12 @@ def divergence_between(first: SimulatedThread, second: SimulatedThread) -> Trace
         [divergence for divergence in thread.divergences if divergence not in other_thread.divergences]
         for thread, other_thread in ((first, second), (second, first))
     )
-    common_branches = {(num_calls, step.file, step.line) for num_calls, step in second_only}
-    facing_branches = [
-        (num_calls, step) for num_calls, step in first_only if (num_calls, step.file, step.line) in common_branches
-    ]
+    common_branches = {(num_calls, step.location) for num_calls, step in second_only}
+    facing = [(num_calls, step) for num_calls, step in first_only if (num_calls, step.location) in common_branches]
     last_common_call = min(first.num_collectives, second.num_collectives) - 1
-    for candidates in (facing_branches, [*first_only, *second_only]):
-        late_divergences = [divergence for divergence in candidates if divergence[0] >= last_common_call]
-        if late_divergences:
-            return max(reversed(late_divergences), key=lambda divergence: divergence[0])[1]
-    all_divergences = [*first_only, *second_only]
-    return max(reversed(all_divergences), key=lambda divergence: divergence[0])[1] if all_divergences else None
+    everywhere = [*first_only, *second_only]
+    late, late_facing = (
+        [divergence for divergence in candidates if divergence[0] >= last_common_call] for candidates in (everywhere, facing)
+    )
+    candidates = late_facing or late or everywhere
+    return max(reversed(candidates), key=lambda divergence: divergence[0])[1] if candidates else None

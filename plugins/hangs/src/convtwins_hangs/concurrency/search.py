@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compare.cli import wording
 from convtwins_hangs.concurrency import verdicts
@@ -58,7 +59,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
             continue
         result.roots += 1
         root_budget = SearchBudget(nodes, max(total_budget.seconds_left, 0.0), total_seconds=seconds)
-        _explore(program, root, root_budget, result, entered_functions, locks_by_class, max_unusual=unusual, prune=prune)
+        _explore_root(program, root, root_budget, result, entered_functions, locks_by_class, max_unusual=unusual, prune=prune)
         result.nodes += root_budget.visited
     for class_tree, locks in locks_by_class.items():
         result.findings += verdicts.lock_orders(locks, class_tree.name)  # pyright: ignore[reportArgumentType]
@@ -66,7 +67,62 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
     return result
 
 
-def _explore(
+class Exploration(NamedTuple):
+    """One execution of a root, with what it found."""
+
+    path: DecisionPath
+    num_inherited: int
+    """Number of decisions that come from an earlier execution. The last of them is taken otherwise than there."""
+    execution: Execution | None
+    findings: Sequence[ConcurrencyFinding] = ()
+    has_more: bool = False
+    """Whether other executions follow from it that have too many unusual decisions."""
+    error: Exception | None = None
+    """Reason why it did not end. Only calls that are nested too deeply let others follow."""
+
+
+def explore(
+    program: Program,
+    root: Root,
+    budget: SearchBudget,
+    *,
+    max_unusual: int,
+    prune: bool,
+    new_path: Callable[[tuple[int, ...]], DecisionPath] = DecisionPath,
+) -> Iterator[Exploration]:
+    """Execute a root in every way with few unusual decisions, until the budget is spent.
+
+    Args:
+        new_path: returns the path that begins with some decisions.
+    """
+    ranks = _num_ranks(root)
+    # Even levels: by number of unusual decisions. Odd levels: also one by which ranks diverge only if their data differ.
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * max_unusual + 1))]
+    while any(levels):
+        level = next(index for index, level in enumerate(levels) if level)
+        prefix, (unusual, is_data_dependent) = levels[level].pop(), divmod(level, 2)
+        path, execution = new_path(prefix), None
+        try:
+            execution = Execution(program, path, budget, root, ranks, prune=prune)
+            execution.run()
+            findings = verdicts.judge(execution)
+        except Exception as error:  # a defect of this checker must not hide what other roots have
+            yield Exploration(path, len(prefix), execution, error=error)
+            if isinstance(error, RecursionError):
+                continue
+            return
+        others = [
+            (position, alternative)
+            for position in range(len(prefix), len(path.decisions))
+            for alternative in range(1, path.decisions[position][1])
+        ]
+        yield Exploration(path, len(prefix), execution, findings, has_more=bool(others) and unusual == max_unusual)
+        for position, alternative in others if unusual < max_unusual else []:
+            depends_on_data = is_data_dependent or position in path.data_dependent
+            levels[2 * (unusual + 1) + depends_on_data].append((*path.taken[:position], alternative))
+
+
+def _explore_root(
     program: Program,
     root: Root,
     budget: SearchBudget,
@@ -77,49 +133,30 @@ def _explore(
     max_unusual: int,
     prune: bool,
 ) -> None:
-    ranks = _num_ranks(root)
-    # Even levels: by number of unusual decisions. Odd levels: also one by which ranks diverge only if their data differ.
-    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * max_unusual + 1))]
     reasons: list[str] = []
     truncated_loops: dict[str, None] = {}
-    while any(levels):
-        level = next(index for index, level in enumerate(levels) if level)
-        prefix, (unusual, is_data_dependent) = levels[level].pop(), divmod(level, 2)
-        path = DecisionPath(prefix)
-        execution: Execution | None = None
-        try:
-            execution = Execution(program, path, budget, root, ranks, prune=prune)
-            execution.run()
-            findings = verdicts.judge(execution)
-        except SearchLimitReached as error:
-            reasons.append(str(error))
-            break
-        except RecursionError:
-            reasons.append("calls that are nested too deeply left out")
-            continue
-        except Exception as error:  # a defect of this checker must not hide what other roots have
-            result.unexplored.append(f"{root.title}: the checker failed ({type(error).__name__}: {error})")
-            break
-        finally:
-            if execution is not None:
-                entered_functions |= execution.entered_functions
-                truncated_loops |= execution.truncated_loops
-                for step, is_same in execution.assumptions.items():
-                    result.assumptions[step] = is_same and result.assumptions.get(step, True)
-                if root.class_tree is not None:
-                    locks_by_class[root.class_tree] += execution.lock_acquisitions
-        result.executions += 1
-        result.findings += findings
-        if findings and result.nodes_to_first_finding is None:
-            result.nodes_to_first_finding = result.nodes + budget.visited
-        decisions = [alternative for alternative, _ in path.decisions]
-        for position in range(len(prefix), len(decisions)):
-            for alternative in range(1, path.decisions[position][1]):
-                if unusual + 1 <= max_unusual:
-                    depends_on_data = is_data_dependent or position in path.data_dependent
-                    levels[2 * (unusual + 1) + depends_on_data].append((*decisions[:position], alternative))
-                else:
+    for exploration in explore(program, root, budget, max_unusual=max_unusual, prune=prune):
+        if (execution := exploration.execution) is not None:
+            entered_functions |= execution.entered_functions
+            truncated_loops |= execution.truncated_loops
+            for step, is_same in execution.assumptions.items():
+                result.assumptions[step] = is_same and result.assumptions.get(step, True)
+            if root.class_tree is not None:
+                locks_by_class[root.class_tree] += execution.lock_acquisitions
+        match exploration.error:
+            case None:
+                result.executions += 1
+                result.findings += exploration.findings
+                if exploration.findings and result.nodes_to_first_finding is None:
+                    result.nodes_to_first_finding = result.nodes + budget.visited
+                if exploration.has_more:
                     reasons.append(f"executions with more than {wording.count(max_unusual, 'unusual decision')} left out")
+            case SearchLimitReached() as error:
+                reasons.append(str(error))
+            case RecursionError():
+                reasons.append("calls that are nested too deeply left out")
+            case error:
+                result.unexplored.append(f"{root.title}: the checker failed ({type(error).__name__}: {error})")
     if root.function is not None:
         entered_functions.add(id(root.function))
     reasons += truncated_loops

@@ -6,16 +6,21 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from convtwins_hangs.concurrency.control_flow import Graph, GraphNode
 from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep
 from convtwins_hangs.concurrency.program import Module, Program
 from convtwins_hangs.concurrency.values import Function, SyncObject, Value
 
+if TYPE_CHECKING:
+    from convtwins_hangs.concurrency.execution import Execution
+
 MAX_VISITS = 40
 """Maximum visits of one node in one frame. A loop with more iterations is abandoned."""
 MAX_FRAMES = 40
+USUAL_ITERATIONS = 2
+"""Iterations of a loop of unknown length."""
 _MAX_TRACE_STEPS = 400
 
 
@@ -56,6 +61,10 @@ class SearchBudget:
         return self.seconds_left < 0
 
 
+DecisionKind = Literal["start", "preempt", "branch", "turns", "exception", "time-out"]
+"""Kinds of decisions: which thread starts or goes first, a branch, the iterations of a loop, an exception, a timeout."""
+
+
 class DecisionPath:
     """Decisions of one execution: a given prefix, then the first alternative of each decision."""
 
@@ -63,10 +72,22 @@ class DecisionPath:
         self._prefix = prefix
         self.decisions: list[tuple[int, int]] = []
         """(chosen alternative, number of alternatives) of each decision."""
+        self.threads: list[SimulatedThread] = []
+        """Threads of the execution that takes the path."""
         self.data_dependent: set[int] = set()
         """Indices of decisions where a rank may diverge from the others if their data differ."""
 
-    def choose(self, alternatives: int) -> int:
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """The chosen alternative of each decision."""
+        return tuple(alternative for alternative, _ in self.decisions)
+
+    def choose(self, alternatives: int, kind: DecisionKind, thread: SimulatedThread) -> int:
+        """Choose one of several alternatives.
+
+        Args:
+            thread: the thread that decides, or would go on next.
+        """
         if alternatives <= 1:
             return 0
         position = len(self.decisions)
@@ -127,6 +148,12 @@ class CallFrame:
     def node(self) -> GraphNode:
         return self.graph.nodes[self.current_node]
 
+    def leave(self, value: Value) -> Value:
+        """Return the value that the frame returns, and mark its generator as exhausted."""
+        if self.generator is not None:
+            self.generator.is_set = True
+        return value
+
     @property
     def in_truncated_loop(self) -> bool:
         """Whether the frame is in a loop that is followed for fewer iterations than it may have."""
@@ -152,11 +179,21 @@ BlockingCall = Generator[PendingOperation | None, Any, Value]
 It yields None where its thread pauses without blocking.
 """
 
+BlockingStep = Generator[PendingOperation | None, Any, None]
+"""A node that yields as a `BlockingCall` does, and returns nothing."""
+
 CallOutcome = Value | BlockingCall | None
 """Value of a simulated call, or a call that may block. None: the function is unknown."""
 
 Keywords = Mapping[str, Value]
 """Keyword arguments of a call."""
+
+
+def finished(outcome: CallOutcome, default: Value) -> BlockingCall:
+    """Wait for a call, and return its value. The default: the function is unknown."""
+    if outcome is None or isinstance(outcome, Value):
+        return default if outcome is None else outcome
+    return (yield from outcome)
 
 
 class SimulatedError(Exception):
@@ -225,10 +262,8 @@ class SimulatedThread:
     full_pool: SyncObject | None = None
     """Pool that has no free thread for this task. None: the task runs."""
     num_collectives: int = 0
-    no_sync_depth: int = 0
-    """Nesting depth of `no_sync` contexts."""
-    no_grad_depth: int = 0
-    """Nesting depth of `no_grad` contexts."""
+    context_depths: dict[str, int] = field(default_factory=lambda: {"no_sync": 0, "no_grad": 0})
+    """Nesting depth of contexts, by kind."""
     sync_object: SyncObject | None = None
     put_items: list[tuple[SyncObject, QueueItem]] = field(default_factory=list[tuple[SyncObject, QueueItem]])
     """(queue, item) pairs put into queues between processes."""
@@ -246,6 +281,20 @@ class SimulatedThread:
         """Position in the program, equal for all ranks that took the same path."""
         return (self.key, *((id(frame.node), frame.visits[frame.current_node]) for frame in self.frames))
 
+    @property
+    def awaited_object(self) -> SyncObject | None:
+        """Object that the thread waits for. None: it does not wait, or for no single object."""
+        return self.pending.sync_object if self.pending is not None else None
+
+    @property
+    def blocked_step(self) -> TraceStep:
+        """Step at which the thread stands, with what it waits for."""
+        return self.current_step(self.pending.description if self.pending is not None else "")
+
+    def path(self, num_steps: int = 12) -> tuple[str, list[TraceStep]]:
+        """Return (name, the last steps of the trace), for a finding."""
+        return self.name, self.trace[-num_steps:]
+
     def current_step(self, description: str = "") -> TraceStep:
         frame = self.frame
         return TraceStep(frame.module.file, frame.node.line, description)
@@ -260,6 +309,10 @@ class SimulatedThread:
         if len(self.trace) < _MAX_TRACE_STEPS and step not in self.trace[-6:]:
             self.trace.append(step)
         return step
+
+    def diverge_at(self, step: TraceStep) -> None:
+        """Note a decision where ranks may diverge."""
+        self.divergences.append((self.num_collectives, step))
 
     def advance_clock(self) -> dict[int, int]:
         """Return a copy of the clock, then advance it."""
@@ -286,7 +339,7 @@ class ExecutionState:
         self.budget = budget
         self.num_ranks = num_ranks
         """Number of ranks to simulate."""
-        self.threads: list[SimulatedThread] = []
+        self.threads = path.threads
         self.findings: list[ConcurrencyFinding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
         self.iteration_options: dict[tuple[Any, ...], list[int]] = {}
@@ -317,15 +370,12 @@ class ExecutionState:
         """Whether `init_process_group` may be called by some of the ranks only."""
         self.truncated_loops: dict[str, None] = {}
         """Messages about loops followed for fewer iterations than a test in them may need."""
-        self.assigns_computed = False
-        """Whether the current assignment's value is the result of a call or operation."""
-        self.assigns_constant = False
-        """Whether the current assignment's value is a constant in the source, as for a flag."""
 
     def choose(
         self,
         thread: SimulatedThread,
         alternatives: int,
+        kind: DecisionKind,
         *,
         local: bool,
         key: tuple[Any, ...] = (),
@@ -341,22 +391,47 @@ class ExecutionState:
         """
         rank = thread.os_process.rank
         if local or (rank is None and not key) or alternatives <= 1:
-            return self.path.choose(alternatives)
+            return self.path.choose(alternatives, kind, thread)
         frame, rank_key = thread.frame, (rank, *key)
         if key and rank_key in self.shared_choices:
             return self.shared_choices[rank_key]
         position = key or (thread.key, id(frame.node), frame.visits[frame.current_node])
         alternative = self.shared_choices.get(position)
         if alternative is None:
-            alternative = self.shared_choices[position] = self.path.choose(alternatives)
+            alternative = self.shared_choices[position] = self.path.choose(alternatives, kind, thread)
         elif divergence is not None and self.divergence_step is None:
             self.path.data_dependent.add(len(self.path.decisions))
-            if other_alternative := self.path.choose(alternatives):
+            if other_alternative := self.path.choose(alternatives, kind, thread):
                 self.divergence_step = divergence
                 alternative = (alternative + other_alternative) % alternatives
         if key:
             self.shared_choices[rank_key] = alternative
         return alternative
 
+    def record_assumption(self, thread: SimulatedThread, decision: str, *, is_same: bool) -> None:
+        """Record an unknown decision of ranks, and whether it was assumed to be the same on all."""
+        if thread.os_process.rank is not None:
+            step = thread.current_step(decision)
+            self.assumptions[step] = is_same and self.assumptions.get(step, True)
+
+    def record_truncation(self, frame: CallFrame, node_index: int, line: int, iterations: int | None, followed: int) -> None:
+        """Record that a loop is followed for too few iterations, if a test in it depends on a counter."""
+        if self.program.depends_on_counter(frame.graph, node_index, by_item=iterations is not None):
+            count = f"{iterations} turns" if iterations is not None else "unknown turns"
+            self.truncated_loops[f"a loop of {count} (line {line}) followed for {followed}"] = None
+
     def live_threads(self, os_process: OsProcess) -> list[SimulatedThread]:
         return [thread for thread in self.threads if thread.os_process is os_process and not thread.ended]
+
+
+@dataclass
+class SimulatedCall:
+    """A call of a library, with its arguments."""
+
+    execution: Execution
+    thread: SimulatedThread
+    values: Sequence[Value]
+    keywords: Keywords
+
+    def argument(self, position: int, name: str) -> Value | None:
+        return self.keywords.get(name, self.values[position] if position < len(self.values) else None)

@@ -15,11 +15,11 @@ from convtwins_hangs.concurrency.state import (
     OsProcess,
     PendingOperation,
     QueueItem,
+    SimulatedCall,
     SimulatedError,
     SimulatedThread,
 )
 from convtwins_hangs.concurrency.values import (
-    DATA_ITEM,
     NONE,
     Const,
     Function,
@@ -28,6 +28,7 @@ from convtwins_hangs.concurrency.values import (
     SyncObject,
     Unknown,
     Value,
+    ValueMark,
     truth,
 )
 
@@ -39,21 +40,14 @@ _FIRST_ITERATIONS = 2
 
 
 @dataclass
-class MethodCall:
+class MethodCall(SimulatedCall):
     """A call of a method of a synchronization object, or of its class."""
 
-    execution: Execution
-    thread: SimulatedThread
     sync_object: SyncObject
     name: str
-    values: Sequence[Value]
-    keywords: Keywords
 
     def initialize(self) -> None:
         """Set the fields of a new object from the arguments of its class."""
-
-    def argument(self, position: int, name: str) -> Value | None:
-        return self.keywords.get(name, self.values[position] if position < len(self.values) else None)
 
     @property
     def has_timeout(self) -> bool:
@@ -194,7 +188,12 @@ class _EventMethods(_SyncObjectMethods):
     def wait(self) -> BlockingCall:
         event, thread = self.sync_object, self.thread
         has_timeout = self.has_timeout
-        if has_timeout and not event.is_set and _is_first_loop_test(thread) and not self.execution.path.choose(2):
+        if (
+            has_timeout
+            and not event.is_set
+            and _is_first_loop_test(thread)
+            and not self.execution.path.choose(2, "time-out", thread)
+        ):
             thread.record(f"waits for {event.title} until its time runs out")
             return Const(False)  # what the loop does between two waits is usually done
         if (yield PendingOperation(f"waits for {event.title}", lambda: event.is_set, event, has_timeout=has_timeout)):
@@ -226,7 +225,7 @@ class _QueueMethods(_SyncObjectMethods):
             raise SimulatedError("Full")
         value = self.values[0] if self.values else Unknown()
         if isinstance(value, Unknown):
-            value = replace(value, marks=value.marks | {DATA_ITEM})
+            value = replace(value, marks=value.marks | {ValueMark.DATA_ITEM})
         thread.record(f"puts into {title}")
         item = QueueItem(value, thread.advance_clock(), threads.num_bytes_put(self.execution, thread, value))
         queue.items.append(item)
@@ -372,7 +371,7 @@ class _PoolMethods(_SyncObjectMethods):
     def map(self) -> CallOutcome:
         if not self.values:
             return None
-        items = [Unknown(marks=frozenset([DATA_ITEM])) for _ in range(_TASKS_PER_MAP)]
+        items = [Unknown(marks=frozenset([ValueMark.DATA_ITEM])) for _ in range(_TASKS_PER_MAP)]
         return _wait_for_tasks(self, [_submit(self, self.values[0], [item]) for item in items])
 
     def shutdown(self) -> CallOutcome:
@@ -435,7 +434,7 @@ def make(
         return None
     kind, flags = kind_and_flags
     sync_object = SyncObject(kind=kind, site=thread.site if thread.frames else ("", 0, 0), flags=flags | (marks & {"spawn"}))
-    _METHODS[kind](execution, thread, sync_object, "", values, keywords).initialize()
+    _METHODS[kind](execution, thread, values, keywords, sync_object, "").initialize()
     return sync_object
 
 
@@ -452,7 +451,7 @@ def call_method(
     method: Any = getattr(methods, name, None)
     if name in _NOT_METHODS or method is None:
         return None
-    return method(methods(execution, thread, sync_object, name, values, keywords or {}))
+    return method(methods(execution, thread, values, keywords or {}, sync_object, name))
 
 
 def _integer(value: Value | None) -> int | None:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from convtwins_hangs.concurrency.findings import ConcurrencyFinding
+from convtwins_hangs.concurrency.findings import finding_at
 from convtwins_hangs.concurrency.state import BlockingCall, ExecutionState, PendingOperation, QueueItem, SimulatedThread
-from convtwins_hangs.concurrency.values import LARGE, Const, RangeValue, SequenceValue, SyncObject, Unknown, Value, length
+from convtwins_hangs.concurrency.values import Const, RangeValue, SequenceValue, SyncObject, Unknown, Value, ValueMark, length
 
 if TYPE_CHECKING:
     from convtwins_hangs.concurrency.evaluation import Evaluator
@@ -21,17 +21,12 @@ def report_fork(state: ExecutionState, thread: SimulatedThread) -> None:
     other_threads = [other for other in state.live_threads(thread.os_process) if other is not thread and not other.is_abandoned]
     if not other_threads:
         return
-    step = thread.record("forks")
-    state.findings.append(
-        ConcurrencyFinding(
-            "fork-after-threads",
-            step.file,
-            step.line,
-            f"{thread.name} forks while {other_threads[0].name} runs. A lock that this thread holds stays taken in the "
-            "child. Start processes before threads, or by spawn.",
-            [(thread.name, thread.trace[-12:]), (other_threads[0].name, other_threads[0].trace[-12:])],
-        )
+    message = (
+        f"{thread.name} forks while {other_threads[0].name} runs. A lock that this thread holds stays taken in the child. "
+        "Start processes before threads, or by spawn."
     )
+    step = thread.record("forks")
+    state.findings.append(finding_at("fork-after-threads", step, message, [thread.path(), other_threads[0].path()]))
 
 
 def report_late_read(state: ExecutionState, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
@@ -43,11 +38,8 @@ def report_late_read(state: ExecutionState, thread: SimulatedThread, queue: Sync
         f"{thread.name} waits for the end of {producer.name} before it reads {queue.title}. {producer.name} does not end "
         "if a pipe is too small for what lies there (64 KiB). Read the queue first."
     )
-    paths = [(involved.name, involved.trace[-12:]) for involved in (producer, thread)]
-    read_step = thread.current_step()
-    state.findings.append(
-        ConcurrencyFinding("queue-join", step.file, step.line, message, paths, frozenset({(read_step.file, read_step.line)}))
-    )
+    paths = [producer.path(), thread.path()]
+    state.findings.append(finding_at("queue-join", step, message, paths, [thread.current_step()]))
 
 
 def wait_for_ends(
@@ -98,7 +90,7 @@ def num_bytes_put(evaluator: Evaluator, thread: SimulatedThread, value: Value) -
 def _num_bytes(value: Value) -> int | None:
     """Return the approximate pickled size of a value. None: unknown, and perhaps large."""
     sizes: list[int | None] = [8]
-    if LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
+    if ValueMark.LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
         return None
     match value:
         case SequenceValue():

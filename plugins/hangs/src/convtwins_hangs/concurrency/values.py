@@ -6,34 +6,41 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum, auto
 from typing import Any
 
-LOCAL = "local"
-"""Mark: ranks may have different values here."""
-UNEVEN = "uneven"
-"""Mark: ranks may have different lengths of this."""
-DATA_DEPENDENT = "own"
-"""Mark: ranks may have different values here if their data differ. Weaker than `LOCAL`."""
-DATA_DEPENDENT_LENGTH = "unsure"
-"""Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
-COLLECTIVE_RESULT = "alike"
-"""Mark: the value comes from a collective, so its name alone does not make it rank-dependent."""
-DATA_ITEM = "item"
-"""Mark: an item of data, so it is neither None nor a sentinel."""
-DDP = "ddp"
-"""Mark: the value comes from a model whose gradients are exchanged in backward()."""
-BUFFERS = "buffers"
-"""Mark: a model that has buffers."""
-LOADER = "loader"
-"""Mark: the value yields batches of the rank's own data."""
-NAMED_LOADER = "named loader"
-"""Mark: the value, by its name, may yield batches of the rank's own data."""
-LARGE = "large"
-"""Mark: the value may be larger than a pipe's buffer."""
+
+class ValueMark(StrEnum):
+    """Property of a value that matters where ranks or processes meet."""
+
+    LOCAL = auto()
+    """Ranks may have different values here."""
+    UNEVEN = auto()
+    """Ranks may have different lengths of this."""
+    DATA_DEPENDENT = auto()
+    """Ranks may have different values here if their data differ. Weaker than `LOCAL`."""
+    DATA_DEPENDENT_LENGTH = auto()
+    """Ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
+    COLLECTIVE_RESULT = auto()
+    """The value comes from a collective, so its name alone does not make it rank-dependent."""
+    DATA_ITEM = auto()
+    """An item of data, so it is neither None nor a sentinel."""
+    DDP = auto()
+    """The value comes from a model whose gradients are exchanged in backward()."""
+    BUFFERS = auto()
+    """A model that has buffers."""
+    LOADER = auto()
+    """The value yields batches of the rank's own data."""
+    NAMED_LOADER = auto()
+    """The value, by its name, may yield batches of the rank's own data."""
+    LARGE = auto()
+    """The value may be larger than a pipe's buffer."""
+
 
 Marks = frozenset[Any]
-"""Marks of a value: the strings above, and ("read", object, attribute) for each location that a number was read from."""
+"""Marks of a value: `ValueMark`s, and ("read", object, attribute) for each location that a number was read from."""
 NO_MARKS: Marks = frozenset()
+RANK_DEPENDENT: Marks = frozenset([ValueMark.LOCAL])
 
 
 @dataclass(eq=False)
@@ -161,9 +168,9 @@ def marks_of(values: Iterable[Value | None]) -> Marks:
             marks |= value.marks
             if isinstance(value, SequenceValue):
                 marks |= marks_of(value.items[:8])
-            if isinstance(value, RangeValue) and value.stop is not None and LOCAL in value.stop.marks:
-                marks.add(UNEVEN)
-    return frozenset(marks - {DATA_ITEM})
+            if isinstance(value, RangeValue) and value.stop is not None and ValueMark.LOCAL in value.stop.marks:
+                marks.add(ValueMark.UNEVEN)
+    return frozenset(marks - {ValueMark.DATA_ITEM})
 
 
 def truth(value: Value) -> bool | None:
@@ -184,7 +191,7 @@ _BINARY_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.GtE: operator.ge, ast.Is: operator.eq, ast.IsNot: operator.ne,
 }  # fmt: skip
 _MAX_NUMBER = 10**6
 _MAX_LENGTH = 64
@@ -213,7 +220,7 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     is_sequence = isinstance(sequence, SequenceValue) or (
         isinstance(sequence, Const) and isinstance(sequence.value, (str, bytes))
     )
-    return Unknown(marks=marks | {LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
+    return Unknown(marks=marks | {ValueMark.LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
 
 
 def _is_small(value: Any) -> bool:
@@ -225,38 +232,40 @@ def _is_small(value: Any) -> bool:
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     """Return the result of one comparison."""
     marks = marks_of([left, right])
-    if any(
-        isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
-    ):
-        marks -= {DATA_DEPENDENT}  # a setting, or whether there is one
+    if _is_setting(left) or _is_setting(right):
+        marks -= {ValueMark.DATA_DEPENDENT}  # a setting, or whether there is one
     is_equality = isinstance(operation, (ast.Is, ast.Eq))
     is_inequality = isinstance(operation, (ast.IsNot, ast.NotEq))
-    if isinstance(left, Const) and isinstance(right, Const):
-        function = _COMPARISONS.get(type(operation))
-        if function is not None:
-            if isinstance(operation, (ast.Is, ast.IsNot)):
-                function = operator.eq if is_equality else operator.ne
-            try:
-                return Const(bool(function(left.value, right.value)), marks=marks)
-            except TypeError:
-                return Unknown(marks=marks)
+    function = _COMPARISONS.get(type(operation))
+    if isinstance(left, Const) and isinstance(right, Const) and function is not None:
+        try:
+            return Const(bool(function(left.value, right.value)), marks=marks)
+        except TypeError:
+            return Unknown(marks=marks)
     if is_equality or is_inequality:
         if left is right and isinstance(left, (Instance, SyncObject, Class)):
             return Const(is_equality)
-        for operand, other_operand in ((left, right), (right, left)):
-            is_sentinel = isinstance(other_operand, Instance) or (
-                isinstance(other_operand, Const) and (other_operand.value is None or isinstance(other_operand.value, str))
-            )
-            is_object = (
-                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue)) or DATA_ITEM in operand.marks
-            )
-            if is_sentinel and is_object:
-                return Const(is_inequality, marks=marks)
+        if any(
+            _is_object(one) and (_is_setting(other) or isinstance(other, Instance))
+            for one, other in ((left, right), (right, left))
+        ):
+            return Const(is_inequality, marks=marks)
     if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, SequenceValue) and isinstance(left, Const):
         constants = [item.value for item in right.items if isinstance(item, Const)]
         if right.exact and len(constants) == len(right.items):
             return Const((left.value in constants) == isinstance(operation, ast.In), marks=marks)
     return Unknown(marks=marks)
+
+
+def _is_setting(value: Value) -> bool:
+    """Return whether a value is None or a text, as a setting or a sentinel is."""
+    return isinstance(value, Const) and (value.value is None or isinstance(value.value, str))
+
+
+def _is_object(value: Value) -> bool:
+    """Return whether a value is neither None nor a text."""
+    kinds = (Instance, SyncObject, Function, Class, SequenceValue)
+    return isinstance(value, kinds) or ValueMark.DATA_ITEM in value.marks
 
 
 def reachable(roots: Iterable[Value]) -> Iterator[Value]:
@@ -299,10 +308,10 @@ def length(value: Value) -> Value:
     """Return `len(value)`. Repeated calls return the same value."""
     if isinstance(value, SequenceValue) and value.exact:
         return Const(len(value.items))
-    if UNEVEN in value.marks:
-        marks = frozenset([LOCAL])
+    if ValueMark.UNEVEN in value.marks:
+        marks = frozenset([ValueMark.LOCAL])
     else:
-        marks = frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+        marks = frozenset([ValueMark.DATA_DEPENDENT]) if ValueMark.DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
     if isinstance(value, (Unknown, Instance)):
         return value.attributes.setdefault("len()", derived(value, "len()", marks))
     if isinstance(value, RangeValue) and value.stop is not None:

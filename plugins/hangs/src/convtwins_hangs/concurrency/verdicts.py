@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convtwins_hangs.concurrency.execution import Execution
-from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep
+from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep, finding_at
+from convtwins_hangs.concurrency.ranks import UNKNOWN_RANK, divergence_finding
 from convtwins_hangs.concurrency.state import SimulatedThread
 from convtwins_hangs.concurrency.values import SyncObject, reachable
 
@@ -23,12 +24,8 @@ def judge(execution: Execution) -> list[ConcurrencyFinding]:
 def _make_conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> ConcurrencyFinding:
     location = f"line {divergence.line}" if divergence.file == finding.file else f"{divergence.file}:{divergence.line}"
     message = f"If this may differ between ranks: {divergence.says} ({location}). {finding.message}"
-    return replace(
-        finding,
-        message=message,
-        related_locations=finding.related_locations | {(divergence.file, divergence.line)},
-        condition=divergence,
-    )
+    related_locations = finding.related_locations | {divergence.location}
+    return replace(finding, message=message, related_locations=related_locations, condition=divergence)
 
 
 def _blocked_findings(execution: Execution) -> list[ConcurrencyFinding]:
@@ -78,7 +75,7 @@ def _has_guessed_test(execution: Execution, thread: SimulatedThread) -> bool:
 
     Such tests may exclude each other, as not full and not empty do.
     """
-    sync_object = thread.pending.sync_object if thread.pending is not None else None
+    sync_object = thread.awaited_object
     if sync_object is None or sync_object.kind != "condition" or not isinstance(sync_object.target, SyncObject):
         return False
     return thread.frame.in_guessed_loop and len(execution.unknown_loop_tests[sync_object.target]) > 1
@@ -120,95 +117,67 @@ def _waiting_for_each_other(threads: Sequence[SimulatedThread]) -> list[Simulate
 
 def _awaited_thread(thread: SimulatedThread) -> SimulatedThread | None:
     """Return the only thread that can end the thread's wait. None: there is no single one."""
-    assert thread.pending is not None
-    sync_object = thread.pending.sync_object
+    sync_object = thread.awaited_object
     return sync_object.owner if sync_object is not None and sync_object.kind in ("lock", "thread", "future") else None
 
 
 def _thread_finding(execution: Execution, deadlocked: Sequence[SimulatedThread]) -> ConcurrencyFinding:
-    first = next((thread for thread in deadlocked if thread.number == 0), deadlocked[0])
-    cycle = _cycle(first)
-    involved = cycle or deadlocked
-    sync_objects = [
-        thread.pending.sync_object
+    involved = _cycle(next((thread for thread in deadlocked if thread.number == 0), deadlocked[0])) or deadlocked
+    rule, main = _select_rule(execution, involved)
+    awaited = [thread.awaited_object for thread in involved]
+    held_locks = [
+        (thread, lock, step)
         for thread in involved
-        if thread.pending is not None and thread.pending.sync_object is not None
+        for lock, step, _ in thread.held_locks
+        if lock.kind == "lock" and lock in awaited
     ]
-    locks = [sync_object for sync_object in sync_objects if sync_object.kind == "lock"]
-    others = [sync_object for sync_object in sync_objects if sync_object.kind != "lock"]
-    rule, main = _select_rule(execution, involved, locks, others)
-    step = _blocked_step(main)
-    waits_text = "; ".join(
-        f"{thread.name} {thread.pending.description} (line {_blocked_step(thread).line})"
-        for thread in involved
-        if thread.pending
-    )
-    held_texts = [
-        f"{thread.name} holds {lock.title} (line {where.line})"
-        for thread in involved
-        for lock, where, _ in thread.held_locks
-        if lock in locks
+    errors = [(thread, thread.raise_step) for thread in execution.threads if thread.raise_step is not None]
+    failed_texts = [f"{thread.name} ended by an exception (line {step.line})" for thread, step in errors if thread.crashed]
+    if rule in ("lock-not-released", "never-signalled"):
+        failed_texts += [f"{thread.name} got an exception in line {step.line}" for thread, step in errors if not thread.crashed]
+    texts = [
+        f"Nobody can go on: {'; '.join(f'{thread.name} {_standing(thread)}' for thread in involved)}",
+        "; ".join(f"{thread.name} holds {lock.title} (line {step.line})" for thread, lock, step in held_locks),
+        "; ".join(failed_texts),
     ]
-    failed_texts = [
-        f"{thread.name} ended by an exception (line {thread.raise_step.line})"
-        for thread in execution.threads
-        if thread.crashed and thread.raise_step
+    shown_threads = [*involved, *(thread for thread, _ in errors if thread not in involved)]
+    blocked_steps = {thread: [thread.blocked_step] if thread.pending is not None else [] for thread in shown_threads}
+    paths = [(thread.name, [*thread.trace[-16:], *steps]) for thread, steps in blocked_steps.items()]
+    related = [
+        *(step for steps in blocked_steps.values() for step in steps),
+        *(step for _, _, step in held_locks),
+        *(step for _, step in errors),
     ]
-    failed_texts += [
-        f"{thread.name} got an exception in line {thread.raise_step.line}"
-        for thread in execution.threads
-        if thread.raise_step and not thread.crashed and rule in ("lock-not-released", "never-signalled")
-    ]
-    message = (
-        f"Nobody can go on: {waits_text}."
-        + (f" {'; '.join(held_texts)}." if held_texts else "")
-        + (f" {'; '.join(failed_texts)}." if failed_texts else "")
-    )
-    shown_threads = [*involved, *(thread for thread in execution.threads if thread.raise_step and thread not in involved)]
-    paths = [
-        (thread.name, [*thread.trace[-16:], _blocked_step(thread)] if thread.pending else thread.trace[-16:])
-        for thread in shown_threads
-    ]
-    locations = {(step.file, step.line) for thread in shown_threads if thread.pending for step in [_blocked_step(thread)]}
-    locations |= {
-        (acquired_at.file, acquired_at.line)
-        for thread in involved
-        for lock, acquired_at, _ in thread.held_locks
-        if lock in locks
-    }
-    locations |= {(thread.raise_step.file, thread.raise_step.line) for thread in shown_threads if thread.raise_step}
-    return ConcurrencyFinding(rule, step.file, step.line, message, paths, frozenset(locations))
+    return finding_at(rule, main.blocked_step, " ".join(f"{text}." for text in texts if text), paths, related)
 
 
-def _select_rule(
-    execution: Execution, involved: Sequence[SimulatedThread], locks: Sequence[SyncObject], others: Sequence[SyncObject]
-) -> tuple[str, SimulatedThread]:
+def _standing(thread: SimulatedThread) -> str:
+    """Return what a thread waits for, and where."""
+    step = thread.blocked_step
+    return f"{step.says} (line {step.line})"
+
+
+def _select_rule(execution: Execution, involved: Sequence[SimulatedThread]) -> tuple[str, SimulatedThread]:
     """Return (the rule, the thread that the finding is about)."""
-    for thread in involved:
-        sync_object = thread.pending.sync_object if thread.pending is not None else None
-        if sync_object is not None and sync_object.kind == "lock":
-            is_by_acquire = any(lock is sync_object and is_explicit for lock, _, is_explicit in sync_object.owner.held_locks)
-            if sync_object.owner.ended or (is_by_acquire and sync_object.owner.raise_step is not None):
+    kinds = {thread: sync_object.kind for thread in involved if (sync_object := thread.awaited_object) is not None}
+    for thread, kind in kinds.items():
+        lock = thread.awaited_object
+        if kind == "lock" and lock is not None:
+            is_by_acquire = any(other is lock and is_explicit for other, _, is_explicit in lock.owner.held_locks)
+            if lock.owner.ended or (is_by_acquire and lock.owner.raise_step is not None):
                 return "lock-not-released", thread
-            if sync_object.owner is thread:
+            if lock.owner is thread:
                 return "lock-again", thread
-    if any(sync_object.kind == "future" for sync_object in others) and any(thread.full_pool for thread in execution.threads):
-        return "pool-deadlock", next(thread for thread in involved if thread.pending and thread.pending.sync_object in others)
-    if locks and others:
-        return "lock-held", next(thread for thread in involved if thread.pending and thread.pending.sync_object not in locks)
-    if locks:
-        return "lock-order", involved[0]
-    blocked_puts = [
-        thread for thread in involved if thread.pending is not None and thread.pending.description.startswith("puts")
-    ]
-    if blocked_puts:
+    others = [thread for thread, kind in kinds.items() if kind != "lock"]
+    if "future" in kinds.values() and any(thread.full_pool for thread in execution.threads):
+        return "pool-deadlock", others[0]
+    if "lock" in kinds.values():
+        waits_otherwise = [thread for thread in involved if kinds.get(thread) != "lock"]
+        return ("lock-held", waits_otherwise[0]) if others else ("lock-order", involved[0])
+    if blocked_puts := [thread for thread in involved if thread.blocked_step.says.startswith("puts")]:
         return "queue-deadlock", blocked_puts[0]
-    other_waits = [
-        thread
-        for thread in involved
-        if thread.pending and thread.pending.sync_object and thread.pending.sync_object.kind not in ("thread", "pool")
-    ]
-    return "never-signalled", other_waits[0] if other_waits else involved[0]
+    signals = [thread for thread, kind in kinds.items() if kind not in ("thread", "pool")]
+    return "never-signalled", (signals or involved)[0]
 
 
 def _cycle(thread: SimulatedThread) -> list[SimulatedThread]:
@@ -221,12 +190,8 @@ def _cycle(thread: SimulatedThread) -> list[SimulatedThread]:
     return []
 
 
-def _blocked_step(thread: SimulatedThread) -> TraceStep:
-    return thread.current_step(thread.pending.description if thread.pending is not None else "")
-
-
 def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> list[ConcurrencyFinding]:
-    if ("unknown") in {key[2] for key in execution.message_counts if key[0] == -1}:
+    if any(source == UNKNOWN_RANK for source, _, _ in execution.message_counts):
         return []
     main_threads = {
         thread.os_process.rank: thread for thread in execution.threads if thread.key in ((), ("rank",)) or thread in blocked
@@ -234,63 +199,43 @@ def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> 
     if any(thread.is_abandoned or thread.crashed for thread in main_threads.values()):
         return []
     for thread in blocked:
-        assert thread.pending is not None
-        if thread.pending.kind != "collective":
-            continue
-        late_ranks = [
-            rank
-            for calls_by_rank in execution.collective_calls.values()
-            if thread.os_process.rank in calls_by_rank
-            for rank, calls in calls_by_rank.items()
-            if len(calls) < len(calls_by_rank[thread.os_process.rank])
-        ]
-        for rank in late_ranks:
+        for rank in _late_ranks(execution, thread):
             other = main_threads.get(rank)
             if other is None or other is thread or (execution.may_exclude_ranks and not other.has_joined_ranks):
                 continue
             if other.ended:
-                return [_divergence_finding(execution, "collective-missing", thread, other, "has ended without it")]
-            if other.pending is None:
-                continue
-            if other.pending.kind == "collective":
-                return [
-                    _divergence_finding(
-                        execution,
-                        "collective-group",
-                        thread,
-                        other,
-                        f"{other.pending.description} of another group (line {_blocked_step(other).line})",
-                    )
-                ]
-            return [
-                _divergence_finding(
-                    execution,
-                    "collective-missing",
-                    thread,
-                    other,
-                    f"{other.pending.description} (line {_blocked_step(other).line})",
-                )
-            ]
-    messages = [thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("send", "recv")]
-    if messages:
-        receiver = messages[0]
-        assert receiver.pending is not None and receiver.pending.sync_object is not None
-        other = main_threads.get(receiver.pending.sync_object.count)
-        if other is not None and other is not receiver:
-            state = f"{other.pending.description} (line {_blocked_step(other).line})" if other.pending else "has ended"
-            return [_divergence_finding(execution, "point-to-point", receiver, other, state)]
+                return [_divergence_finding("collective-missing", thread, other, "has ended without it")]
+            if other.pending is not None and other.pending.kind == "collective":
+                state = f"{other.pending.description} of another group (line {other.blocked_step.line})"
+                return [_divergence_finding("collective-group", thread, other, state)]
+            if other.pending is not None:
+                return [_divergence_finding("collective-missing", thread, other, _standing(other))]
+    for thread in blocked:
+        if thread.pending is not None and thread.pending.kind in ("send", "recv"):
+            other = main_threads.get(thread.awaited_object.count) if thread.awaited_object is not None else None
+            if other is None or other is thread:
+                return []
+            state = _standing(other) if other.pending is not None else "has ended"
+            return [_divergence_finding("point-to-point", thread, other, state)]
     return []
 
 
-def _divergence_finding(
-    execution: Execution, rule: str, thread: SimulatedThread, other: SimulatedThread, state: str
-) -> ConcurrencyFinding:
-    assert thread.pending is not None
-    step = _blocked_step(thread)
-    other_step = _blocked_step(other) if other.frames else (other.trace[-1] if other.trace else step)
-    index = len(execution.findings)
-    execution.report_divergence(rule, f"{thread.name} {step.says}, and {other.name} {state}.", thread, other, step, other_step)
-    return execution.findings.pop(index)
+def _late_ranks(execution: Execution, thread: SimulatedThread) -> list[int]:
+    """Return the ranks that have issued fewer collectives of a group than a thread that waits in one."""
+    rank = thread.os_process.rank
+    if thread.pending is None or thread.pending.kind != "collective" or rank is None:
+        return []
+    groups = [calls_by_rank for calls_by_rank in execution.collective_calls.values() if rank in calls_by_rank]
+    return [
+        other for calls_by_rank in groups for other, calls in calls_by_rank.items() if len(calls) < len(calls_by_rank[rank])
+    ]
+
+
+def _divergence_finding(rule: str, thread: SimulatedThread, other: SimulatedThread, state: str) -> ConcurrencyFinding:
+    step = thread.blocked_step
+    other_step = other.blocked_step if other.frames else (other.trace[-1] if other.trace else step)
+    message = f"{thread.name} {step.says}, and {other.name} {state}."
+    return divergence_finding(rule, message, (thread, other), (step, other_step))
 
 
 def lock_orders(
@@ -318,9 +263,5 @@ def lock_orders(
             "Two threads that call them wait for each other."
         )
         paths = [("one thread", [held_at, step]), ("another thread", [reverse[1], reverse[2]])]
-        findings.append(
-            ConcurrencyFinding(
-                "lock-order", step.file, step.line, message, paths, frozenset({(reverse[2].file, reverse[2].line)})
-            )
-        )
+        findings.append(finding_at("lock-order", step, message, paths, [reverse[2]]))
     return findings
