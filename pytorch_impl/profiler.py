@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import DeviceType, ProfilerActivity, profile
 
 from common.training.trainer import ProfilerRecording, ProfilerSpan
+from pytorch_impl import private_api
 
 
 def record(work: Callable[[], None]) -> ProfilerRecording:
@@ -22,7 +22,7 @@ def record(work: Callable[[], None]) -> ProfilerRecording:
     cuda = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     # Twin: by default torch profiles only the calling thread, but replicas may be threads.
-    all_threads = _ExperimentalConfig(profile_all_threads=True)
+    all_threads = private_api.profiler_of_all_threads()
     with profile(activities=activities, acc_events=True, experimental_config=all_threads) as torch_profile:
         work()
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from common.machine import flight
 from common.models import sharding
 from common.training.compression import buckets
-from pytorch_impl import collectives
+from pytorch_impl import collectives, private_api
 
 # Twin: torch's `fully_shard` gathers, frees and scatters. TensorFlow has nothing like it, so the other twin does it itself.
 
@@ -69,13 +69,12 @@ def gather(variable: torch.Tensor, arrays: Sequence[npt.NDArray[np.floating]]) -
     """Gather a parameter's whole canonical array from the arrays of its parts. All replicas call this together."""
     if (mesh := _mesh(variable)) is None:
         return arrays[0]
-    from torch._prims_common import make_contiguous_strides_for
     from torch.distributed.tensor import DTensor
 
     # Twin: other ranks hold the other parts. The other twin's are all in this process.
     rows = torch.from_numpy(np.ascontiguousarray(np.moveaxis(arrays[0], -1, 0))).to(variable.device)
     shape = torch.Size((len(variable), *rows.shape[1:]))
-    placements, stride = cast(DTensor, variable).placements, make_contiguous_strides_for(shape)
+    placements, stride = cast(DTensor, variable).placements, torch.empty(shape, device="meta").stride()
     divided = DTensor.from_local(rows, mesh, placements, run_check=False, shape=shape, stride=stride)
     number = collectives.begin(mesh.get_group(), "all_gather", rows, tuple(shape))
     whole = divided.full_tensor().cpu().numpy()
@@ -99,9 +98,9 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 def _exchanges(sent_bytes: Counter[str]) -> tuple[Any, Any]:
     """Return the all-gather and the reduce-scatter for `fully_shard`. They count the bytes that this replica sends."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+    default_all_gather, default_reduce_scatter = private_api.fsdp_collectives()
 
-    class AllGather(_fsdp_collectives.DefaultAllGather):
+    class AllGather(default_all_gather):
         """Every replica's shard [n] of a unit, in order [R x n], by the framework's own all-gather."""
 
         def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
@@ -111,7 +110,7 @@ def _exchanges(sent_bytes: Counter[str]) -> tuple[Any, Any]:
             flight.end(number)  # `fully_shard` asks for asynchronous ones only where it is told to
             return work
 
-    class ReduceScatter(_fsdp_collectives.DefaultReduceScatter):
+    class ReduceScatter(default_reduce_scatter):
         """The sum over replicas of one shard [n] of a unit's gradients [R x n]."""
 
         def __call__(

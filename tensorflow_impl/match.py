@@ -9,14 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from keras.src.backend.common import global_state
-from keras.src.models.functional import Functional
 
 from common.matching import recording, records
 from common.matching.recording import LayerRecorder
 from common.matching.records import Array, Layer, ModelReport, OpenRequest
 from common.models import user_code
 from common.spec import SpecError
+from tensorflow_impl import private_api
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
     "conv": ("Conv2D", "DepthwiseConv2D", "SeparableConv2D"),
@@ -68,7 +67,7 @@ class RecordedModel:
             # The same call gives the same answer, whatever importing the module has drawn.
             keras.utils.set_random_seed(records.SEED)
             # Twin: Keras counts layers for their names. Those that the module itself makes do not count, see `native`.
-            global_state.set_global_attribute("object_name_uids", None)
+            private_api.reset_name_counts()
             net = user_code.build(request.model, keras.Model, classes=request.classes, image_shape=request.image)
             self._net: Any = net
             self._prepare = user_code.find(request.prepare) if request.prepare else None
@@ -80,7 +79,7 @@ class RecordedModel:
         self._recorder: LayerRecorder | None = None
         self._channels_first = False
         # Twin: layers of Keras that stand in different blocks may have one name. torch's names tell the block.
-        self._names = recording.unique_names(net, lambda layer: layer._layers)
+        self._names = recording.unique_names(net, private_api.sublayers)
         self._leaves = self._find_leaves()
         self._refuse_unsupported()
         for leaf in self._leaves:
@@ -89,10 +88,9 @@ class RecordedModel:
         recorded_layers, _, logits = self.forward(records.images(request)[0], training=False)
         self._used_layers = list(dict.fromkeys(layer.name.partition("#")[0] for layer in recorded_layers if layer.parameters))
         # Twin: functions that a class of Keras calls are not recorded.
-        classes = [
-            sublayer for sublayer in net._flatten_layers() if sublayer._layers and id(sublayer) not in {*map(id, self._leaves)}
-        ]
-        unrecorded = not all(isinstance(sublayer, (Functional, keras.Sequential)) for sublayer in classes)
+        leaf_ids = {*map(id, self._leaves)}
+        classes = [layer for layer in private_api.all_layers(net) if private_api.sublayers(layer) and id(layer) not in leaf_ids]
+        unrecorded = not all(map(private_api.records_all_calls, classes))
         where = self._lines.get(id(net))
         self.report = ModelReport(layers=recorded_layers, outputs=list(logits.shape[1:]), where=where, unrecorded=unrecorded)
 
@@ -217,12 +215,14 @@ class RecordedModel:
         leaves: list[Any] = []
         inner: set[int] = set()
         models = [self._net]
-        for layer in self._net._flatten_layers(include_self=False):
+        for layer in private_api.all_layers(self._net, include_self=False):
             if isinstance(layer, keras.Model):
                 models.append(layer)
             if isinstance(layer, _WITH_PARAMETERS):
-                inner.update(map(id, layer._flatten_layers(include_self=False)))
-            if (isinstance(layer, _WITH_PARAMETERS) or not layer._layers) and not isinstance(layer, layers.InputLayer):
+                inner.update(map(id, private_api.all_layers(layer, include_self=False)))
+            if (isinstance(layer, _WITH_PARAMETERS) or not private_api.sublayers(layer)) and not isinstance(
+                layer, layers.InputLayer
+            ):
                 leaves += [layer] * layer.built  # else it has never run
         for model in models:
             leaves += [operation for operation in getattr(model, "operations", []) if not isinstance(operation, layers.Layer)]
@@ -341,7 +341,7 @@ class RecordedModel:
 
     def _refuse_unsupported(self) -> None:
         known_ids = {id(variable) for leaf in self._leaves for _, _, variable in _parameters(leaf)}
-        for layer in self._net._flatten_layers():
+        for layer in private_api.all_layers(self._net):
             variables = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
             is_random = hasattr(layer, "seed_generator") and _kind(layer) != "dropout"
             unknown = [variable for variable in variables if id(variable) not in known_ids]

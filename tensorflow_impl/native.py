@@ -11,14 +11,13 @@ from typing import Any, cast
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 from common.matching import pair, recording
 from common.matching.pair import PairedModel
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
 from common.spec import SpecError
-from tensorflow_impl import batch_norm
+from tensorflow_impl import batch_norm, private_api
 from tensorflow_impl.batch_norm import ReplicaGroup
 
 
@@ -55,15 +54,13 @@ def build(paired_model: PairedModel, architecture: Architecture, precision: str,
 def _match_conventions(precision: str) -> Generator[None]:
     """Create layers under the conditions of `match`: names counted from zero, inputs in full precision."""
     # Twin: Keras names layers by a count in the process, and takes the type of inputs from a setting. torch does neither.
-    key, floats = "object_name_uids", keras.config.floatx()
-    name_counts = global_state.get_global_attribute(key)
-    global_state.set_global_attribute(key, None)
+    floats = keras.config.floatx()
     keras.config.set_floatx(precision)
     try:
-        yield
+        with private_api.new_name_counts():
+            yield
     finally:
         keras.config.set_floatx(floats)
-        global_state.set_global_attribute(key, name_counts)
 
 
 class UserModel(keras.layers.Layer):
@@ -76,8 +73,8 @@ class UserModel(keras.layers.Layer):
         self._masks = threading.local()  # replicas of a strategy run in threads that take turns
         self._dropouts: list[str] = []
         self._holders: dict[str, Any] = {}
-        names = recording.unique_names(net, lambda layer: layer._layers)
-        leaves = {names[id(leaf)]: leaf for leaf in net._flatten_layers(include_self=False)}
+        names = recording.unique_names(net, private_api.sublayers)
+        leaves = {names[id(leaf)]: leaf for leaf in private_api.all_layers(net, include_self=False)}
         for layer, shape in zip(model.layers, model.outputs, strict=True):
             path = paired_model.layers[
                 layer.name

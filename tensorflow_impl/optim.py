@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from common import spec
 from common.training.optim import TwinOptimizer
-from tensorflow_impl import device
+from tensorflow_impl import device, private_api
 
 _FIRST_LOSS_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
@@ -120,8 +120,7 @@ class NativeOptimizer:
                 epsilon=settings.epsilon,
                 weight_decay=weight_decay,
             )
-        # Keras would sum the replicas' gradients again.
-        self._optimizer._all_reduce_sum_gradients = list
+        private_api.leave_gradients_unsummed(self._optimizer)
         self._optimizer.build(variables)
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:

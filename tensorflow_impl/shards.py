@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.models import sharding
+from tensorflow_impl import private_api
 
 
 def divide(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
@@ -91,7 +92,7 @@ class _GatheringLayer(keras.layers.Layer):
             axis = -2 if self.is_depthwise and len(variable.shape) == 4 else -1
             self._divided.append(_DividedParameter(self, variable, axis, replicas))
             setattr(self, variable.name, self._divided[-1])
-            variable._value = None  # frees the whole parameter: from here it is given to the layer in each call
+            private_api.free(variable)  # the whole parameter
         for variable in layer.non_trainable_variables:
             setattr(self, variable.name, variable)
         sizes = [

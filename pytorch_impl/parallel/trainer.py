@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +24,20 @@ from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, ProfilerRecording, StepBreakdown, Update
-from pytorch_impl import collectives, decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
+from pytorch_impl import (
+    collectives,
+    decisions,
+    device,
+    evaluate,
+    input,
+    models,
+    optim,
+    private_api,
+    profiler,
+    shards,
+    train,
+    weights,
+)
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
 
@@ -84,8 +96,7 @@ class Trainer(trainer.BaseTrainer):
         return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._new_transfer_stats())
 
     def compilations(self) -> int:
-        dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second
-        return len(self._shapes) + (dynamo.counters["stats"]["unique_graphs"] if dynamo else 0)
+        return len(self._shapes) + private_api.compilation_count()
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         with self._compiled(None):

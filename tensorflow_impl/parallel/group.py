@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from common.machine import flight, heartbeat
 from common.processes import rendezvous
-from tensorflow_impl import collectives, device
+from tensorflow_impl import collectives, device, private_api
 
 _HEARTBEAT_TIMEOUT_MS = 30 * 60 * 1000
 """Milliseconds without a heartbeat after which a rank counts as dead: torch's default timeout of process groups."""
@@ -78,21 +77,12 @@ def all_ranks() -> CommunicationGroup:
         implementation=implementation.NCCL if device.gpus() else implementation.RING,
     )
     if heartbeat.is_watched():
-        _raise_heartbeat_timeout()
+        # Twin: TensorFlow's ranks send heartbeats, and no argument of a strategy sets their limit. torch's have a time-out.
+        # The default is ten seconds, less than a short sleep. It is not raised under another launcher, which might not end
+        # ranks that hang. gRPC still detects a cut network after 20 s.
+        private_api.set_heartbeat_timeout(_HEARTBEAT_TIMEOUT_MS)
     number = collectives.channel(None).begin("rendezvous")
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     flight.end(number)
     rendezvous.bind_to_loopback()  # Twin: TensorFlow's server listens on all addresses. No setting changes that.
     return CommunicationGroup(strategy)
-
-
-def _raise_heartbeat_timeout() -> None:
-    """Let ranks miss heartbeats for as long as torch's ranks wait. The default is ten seconds, less than a short sleep.
-
-    It is not raised under another launcher, which might not end ranks that hang. gRPC still detects a cut network after 20 s.
-    """
-    # Twin: TensorFlow's ranks send heartbeats, and no argument of a strategy sets their limit. torch's have a time-out alone.
-    eager_context: Any = context.context()
-    eager_context.configure_coordination_service = partial(
-        eager_context.configure_coordination_service, heartbeat_timeout_in_ms=_HEARTBEAT_TIMEOUT_MS
-    )

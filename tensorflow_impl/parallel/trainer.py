@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, ProfilerRecording, StepBreakdown, Update
-from tensorflow_impl import decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
+from tensorflow_impl import decisions, device, evaluate, input, models, optim, private_api, profiler, shards, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import CommunicationGroup
@@ -80,12 +80,7 @@ class Trainer(trainer.BaseTrainer):
         return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._new_transfer_stats())
 
     def compilations(self) -> int:
-        # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
-        with suppress(ImportError):
-            from tensorflow.python.eager.polymorphic_function.tracing_compilation import _graph_building_time_counter as counter
-
-            return len(self._shapes) + counter.get_cell().value()  # microseconds
-        return len(self._shapes)
+        return len(self._shapes) + private_api.compilation_count()
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         with tf.device("CPU:0"):  # Twin: else TensorFlow sends the whole batch to the first GPU. Each replica copies its shard.
@@ -265,7 +260,7 @@ class Trainer(trainer.BaseTrainer):
         if self._switches["graph"] != "eager":
             step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
             variables = [
-                (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype_of(handle)))
+                (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=private_api.resource_dtype(handle)))
                 for handle in step.get_concrete_function().captured_inputs
                 if handle.dtype == tf.resource
             ]
@@ -392,8 +387,3 @@ class Trainer(trainer.BaseTrainer):
             if isinstance(layer, BatchNorm)
             for variable in models.find_layer(self._model, layer.name).non_trainable_variables
         ]
-
-
-def _dtype_of(handle: tf.Tensor) -> Any:
-    """Return the dtype of the variable that a resource holds."""
-    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)

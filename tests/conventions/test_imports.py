@@ -648,3 +648,15 @@ def test_the_referee_shares_nothing_with_the_twins_but_the_architectures_data() 
             others = {name for name in names if not name.startswith(("compare.proof.referee", "numpy."))}
             own = {name for name in others if name.split(".")[0] not in sys.stdlib_module_names}
             assert own <= allowed, path
+
+
+PRIVATE_MODULES = re.compile(r"torch\._|torch\.(.+)\._|keras\.src\b|tensorflow\.python\b")
+
+
+@pytest.mark.parametrize("package", ["pytorch_impl", "tensorflow_impl"])
+def test_private_modules_of_a_framework_are_imported_in_one_file_alone(package: str) -> None:
+    found = {
+        file for file, tree in _trees(PROJECT, package) for _, module in _imports(tree, Path(file).parent.parts)
+        if PRIVATE_MODULES.match(module)
+    }  # fmt: skip
+    assert found == {f"{package}/private_api.py"}

@@ -45,6 +45,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         ("optim.py", f"{name}.__init__"): "The kernel of an update is a switch of torch; TensorFlow's are always fused."
         for name in ("SGD", "Adam", "NativeOptimizer")
     },
+    **{
+        ("private_api.py", name): "Each framework lacks public names of its own."
+        for name in (
+            *("profiler_of_all_threads", "fsdp_collectives"),
+            *("set_heartbeat_timeout", "resource_dtype", "leave_gradients_unsummed", "free", "sublayers", "all_layers"),
+            *("records_all_calls", "reset_name_counts", "new_name_counts"),
+        )
+    },
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
     ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",
