@@ -28,7 +28,8 @@ from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
 from compare.tools.regression import bisection, facts, measurements, pairs, requests, revisions
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.pairs import PairedRuns, RowPair
+from compare.tools.regression.pair_loop import Pair
+from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair
 
@@ -206,7 +207,7 @@ def search(
     with ExitStack() as resources:
         good_end: list[Contestant] = []  # once it is checked out
 
-        def is_disturbed(pair: RowPair, run: RunResult) -> bool:
+        def is_disturbed(pair: Pair[Row], run: RunResult) -> bool:
             return query.metric in times() and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
