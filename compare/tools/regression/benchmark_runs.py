@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError
+from compare.tools.regression.samples import is_named
 
 RUN_VARIABLE = "CONVTWINS_RUN"
 """Environment variable that tells the plug-in which run of a measurement it is in: JSON, see `convtwins.pytest_plugin`."""
@@ -68,6 +70,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         workspace: the folder. It may hold a part of the same measurement, which is continued.
         progress: shows the progress.
         meter: measures what other work takes while a command runs.
+        only: pattern of the benchmarks that count as disturbed. None: all.
     """
 
     other_base = "Choose another base, or benchmarks that it has."
@@ -81,13 +84,15 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         workspace: Workspace[BenchmarkPlan],
         progress: Display,
         meter: Callable[[], Meter] = Meter,
+        only: str | None = None,
     ) -> None:
         base, head = sides
-        self.command, self.repeats, self.progress, self._meter = command, repeats, progress, meter
+        self.command, self.repeats, self.progress = command, repeats, progress
+        self._meter, self._only = meter, only
         self.pairs = [Pair(base, head)]
         self.base_name = base.facts.name
         plan = BenchmarkPlan(
-            code_hash=machine.code_digest([plugin_file()]),
+            code_hash=code_hash(),
             machine=machine.describe(),
             command=[command.option, command.text],
             sides={"base": base.facts, "head": head.facts},
@@ -121,6 +126,9 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
 
     def failure(self, result: BenchmarkRun) -> str | None:
         return None if result.measurement else f"failed: {result.reason}"
+
+    def is_disturbed(self, result: BenchmarkRun) -> bool:
+        return any(is_named(name, self._only) for name in result.taken)
 
     def ending(self, result: BenchmarkRun) -> tuple[None, str]:
         if result.measurement is None:
@@ -284,6 +292,11 @@ def _taken(usage: Usage) -> float:
         return 0.0
     used, others = (seconds / usage.wall_seconds for seconds in (usage.process_cpu_seconds, usage.other_cpu_seconds))
     return cores_taken(others, max(math.ceil(used - 0.25), 1), machine.describe())
+
+
+def code_hash() -> str:
+    """Return the digest of the code that measures benchmarks."""
+    return hashlib.sha256(plugin_file().read_bytes()).hexdigest()
 
 
 def plugin_file() -> Path:

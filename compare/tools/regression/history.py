@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import itertools
 import json
@@ -43,7 +42,7 @@ from compare.tools.regression import benchmark_files, measurements, revisions
 from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject, Measurement
 from compare.tools.regression.records import HistoryPoint, heading
 from compare.tools.regression.revisions import RevisionError
-from compare.tools.regression.samples import is_time
+from compare.tools.regression.samples import is_named, is_time
 
 NAME = "history"
 _DEFAULT = ("epoch_seconds", SECONDS, FIGURE)
@@ -159,7 +158,7 @@ def points(
 
 def _subjects(measurement: Measurement, only: str | None) -> list[MeasuredSubject]:
     """Return the rows or benchmarks whose id matches the pattern, if there is one."""
-    return [subject for subject in measurement.subjects.values() if only is None or fnmatch.fnmatchcase(subject.id, only)]
+    return [subject for subject in measurement.subjects.values() if is_named(subject.id, only)]
 
 
 def _all_points(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,7 +27,7 @@ from compare.statistics.statistics import (
 from compare.tools.regression import facts
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
-from compare.tools.regression.samples import SubjectPair, is_time, pair_interleaved_files, usable_samples
+from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_interleaved_files, usable_samples
 
 
 def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -49,11 +48,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
             "results folders."
         )
     baseline_ids, candidate_ids = (
-        [
-            subject_id
-            for subject_id in measured.subjects
-            if criteria.only is None or fnmatch.fnmatchcase(subject_id, criteria.only)
-        ]
+        [subject_id for subject_id in measured.subjects if is_named(subject_id, criteria.only)]
         for measured in (baseline, candidate)
     )
     pairs = [

@@ -80,6 +80,10 @@ class PairLoop(ABC, Generic[Item, Result]):
     def ending(self, result: Result) -> tuple[RunResult | None, str]:
         """Return a run and a note for its progress line."""
 
+    @abstractmethod
+    def is_disturbed(self, result: Result) -> bool:
+        """Return whether other work disturbed a run."""
+
     def check_stored(self, job: Job[Item], result: Result, label: str) -> None:
         """Raise OSError if a run could not be stored."""
 
@@ -158,14 +162,13 @@ class PairLoop(ABC, Generic[Item, Result]):
             if enough is not None and enough():
                 return
 
-    def complete_pairs(self, is_in_doubt: Callable[[Result], bool], is_disturbed: Callable[[Result], bool]) -> None:
+    def complete_pairs(self, is_in_doubt: Callable[[Result], bool]) -> None:
         """Make all pairs, and those again that other work disturbed, where too few reliable pairs are left for a verdict.
 
         Other pairs stay. Their times have been judged, and whoever could draw them again would choose among verdicts.
 
         Args:
-            is_in_doubt: whether the times of a run are unreliable.
-            is_disturbed: whether other work is the reason.
+            is_in_doubt: whether the times of a run are unreliable, for this reason or another.
         """
 
         def num_reliable(pair: Pair[Item]) -> int:
@@ -173,7 +176,7 @@ class PairLoop(ABC, Generic[Item, Result]):
             return sum(bool(runs) and not any(map(is_in_doubt, runs)) for runs in all_runs)
 
         undecided = [pair for pair in self.pairs if num_reliable(pair) < VERDICT_PAIRS]
-        self.make(needs_rerun=lambda pair, result: pair in undecided and is_disturbed(result))
+        self.make(needs_rerun=lambda pair, result: pair in undecided and self.is_disturbed(result))
 
     def _warm_up(self, sides: Collection[str], *, strict: bool) -> None:
         """Make one run of each item and side, and discard it. It compiles, fills caches, and shows whether the side can run."""

@@ -99,6 +99,9 @@ class PairedRuns(PairLoop[Row, RunResult]):
     def ending(self, result: RunResult) -> tuple[RunResult, str]:
         return run_figures.ending(result)
 
+    def is_disturbed(self, result: RunResult) -> bool:
+        return run_figures.disturbing_cores(result) is not None
+
     def check_stored(self, job: Job[Row], result: RunResult, label: str) -> None:
         if not executor.is_stored_with_space_left(store.run_folder(self.folder, job.item.id, job.repeat)):
             stopped = f"The measurement stops here; regress {self.folder} judges its runs"
@@ -111,7 +114,7 @@ class PairedRuns(PairLoop[Row, RunResult]):
             judges_times: whether a time is judged. Else a disturbance spoils nothing.
         """
         if judges_times:
-            self.complete_pairs(run_figures.times_in_doubt, lambda result: run_figures.disturbing_cores(result) is not None)
+            self.complete_pairs(run_figures.times_in_doubt)
         else:
             self.make()
 

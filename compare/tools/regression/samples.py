@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,14 @@ from functools import cached_property
 from compare.judgement.figures import times
 from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject
+
+
+def is_named(subject_id: str, only: str | None) -> bool:
+    """Return whether `--only` names a row or benchmark, by its id or by a pattern. None names all.
+
+    The id of a benchmark with parameters, `test_speed[small]`, is no pattern that matches itself.
+    """
+    return only is None or subject_id == only or fnmatch.fnmatchcase(subject_id, only)
 
 
 def is_time(metric: str) -> bool:
