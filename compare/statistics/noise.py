@@ -12,7 +12,7 @@ LEAST_NEIGHBOURS = 3
 """Fewest ratios that tell a range."""
 
 
-class Noise(Frozen):
+class NoiseRange(Frozen):
     """Range of the ratios of neighbouring runs of the same code, without the largest tenth."""
 
     low: float
@@ -25,7 +25,7 @@ class Noise(Frozen):
         return f"Noise here today: {self.low:.2f} to {self.high:.2f}"
 
 
-def of_neighbours(neighbours: Sequence[tuple[float, float]]) -> Noise | None:
+def of_neighbours(neighbours: Sequence[tuple[float, float]]) -> NoiseRange | None:
     """Return the range that holds 9 of 10 ratios of neighbours, in either direction. None: too few.
 
     Args:
@@ -35,4 +35,4 @@ def of_neighbours(neighbours: Sequence[tuple[float, float]]) -> Noise | None:
     if len(sizes) < LEAST_NEIGHBOURS:
         return None
     size = statistics.quantiles(sizes, n=10, method="inclusive")[-1]
-    return Noise(low=math.exp(-size), high=math.exp(size), n=len(sizes))
+    return NoiseRange(low=math.exp(-size), high=math.exp(size), n=len(sizes))

@@ -10,7 +10,7 @@ from common.frozen import Frozen
 from compare.cli.option_parsing import parse_choices, split_names
 from compare.judgement.figures import metrics
 from compare.judgement.statement import Statement
-from compare.statistics.noise import Noise
+from compare.statistics.noise import NoiseRange
 from compare.statistics.statistics import Ratio, Spread
 from compare.tools.regression.measured import FIGURE, SECONDS, Kind, MeasuredSubject
 
@@ -153,7 +153,7 @@ class Judgement(Frozen):
     """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
     in_turn: bool = False
     """Whether one command has measured both sides in turn, in one folder."""
-    noise: Noise | None = None
+    noise: NoiseRange | None = None
     """How much the same code differed from itself. None: too few reliable runs."""
     threshold: float
     accuracy_threshold: float

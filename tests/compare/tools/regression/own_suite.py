@@ -42,6 +42,7 @@ def spend(name):
 @pytest.mark.benchmark(timer=CLOCK)
 @pytest.mark.parametrize("name", ["parse", "write"])
 def test_speed(benchmark, name):
+    benchmark.extra_info["convtwins"] = {"cores_taken": 0.0, "cores_stolen": 0.0}  # the machine of a test is busy
     benchmark.pedantic(spend, args=(name,), rounds=5)
 """
 CONFTEST = """
@@ -55,7 +56,7 @@ TAKEN = Path(__file__).with_name("taken.json")
 
 @pytest.hookimpl(trylast=True)
 def pytest_benchmark_update_json(output_json):
-    # The machine of a test is busy: what other work took is what a file says, and otherwise nothing.
+    # What other work took is what a file says.
     run = json.loads(os.environ.get("CONVTWINS_RUN", "{}"))
     taken = json.loads(TAKEN.read_text()) if TAKEN.exists() else {}
     place = f"{run.get('side')}-{run.get('pair')}"
