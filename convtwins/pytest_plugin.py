@@ -63,7 +63,7 @@ class CpuUsage(NamedTuple):
     """Seconds until now: of a clock, and CPU time of this process and its descendants, of the machine, and stolen."""
 
     wall: float
-    own: float
+    process_seconds: float
     busy: float
     stolen: float
 
@@ -72,9 +72,9 @@ class CpuUsage(NamedTuple):
         seconds = self.wall - before.wall
         if seconds <= 0.0:
             return None
-        own, busy, stolen = ((now - then) / seconds for now, then in zip(self[1:], before[1:], strict=True))
-        used = max(math.ceil(own - 0.25), 1)  # other work uses the cores first that the benchmark leaves
-        return max(busy - own - ((os.cpu_count() or 1) - used), 0.0), max(stolen, 0.0)
+        process_seconds, busy, stolen = ((now - then) / seconds for now, then in zip(self[1:], before[1:], strict=True))
+        used = max(math.ceil(process_seconds - 0.25), 1)  # other work uses the cores first that the benchmark leaves
+        return max(busy - process_seconds - ((os.cpu_count() or 1) - used), 0.0), max(stolen, 0.0)
 
 
 def usage_until_now(proc: Path = Path("/proc")) -> CpuUsage | None:
@@ -85,14 +85,14 @@ def usage_until_now(proc: Path = Path("/proc")) -> CpuUsage | None:
         processes = dict(filter(None, map(_process, proc.glob("[0-9]*"))))
     except (OSError, ValueError, IndexError):
         return None
-    own, family = 0.0, {os.getpid()}
+    process_seconds, family = 0.0, {os.getpid()}
     for pid, (parent, seconds) in sorted(processes.items()):
         if pid in family or parent in family:
             family.add(pid)
-            own += seconds / ticks
+            process_seconds += seconds / ticks
     # user, nice, system, idle, iowait, irq, softirq, stolen. Guests, behind them, are counted in user and nice already.
     busy = sum(times[:3]) + sum(times[5:8])
-    return CpuUsage(time.monotonic(), own, busy, times[7] if len(times) > 7 else 0.0)
+    return CpuUsage(time.monotonic(), process_seconds, busy, times[7] if len(times) > 7 else 0.0)
 
 
 def _process(folder: Path) -> tuple[int, tuple[int, int]] | None:
@@ -210,14 +210,14 @@ def fraction(value: float | str) -> float:
 def imported_from_elsewhere(root: Path) -> dict[str, str]:
     """Return packages and modules that a checkout has and that were imported from another place, with this place."""
     root = root.resolve()
-    found: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
     for folder in (root, root / "src"):
         names = {path.parent.name for path in folder.glob("*/__init__.py")} | {path.stem for path in folder.glob("*.py")}
         for name in sorted(names):
             file = getattr(sys.modules.get(name), "__file__", None)
             if file and not Path(file).resolve().is_relative_to(root):
-                found[name] = file
-    return found
+                elsewhere[name] = file
+    return elsewhere
 
 
 class BaselineVerdict(NamedTuple):
@@ -247,7 +247,7 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     at 95 % for each benchmark, and the verdicts for all together (Holm). It cannot know how the machine changed meanwhile.
     """
     session: Any = getattr(config, "_benchmarksession", None)
-    benchmarks = [each for each in getattr(session, "benchmarks", []) if each and not each.has_error]
+    benchmarks = [entry for entry in getattr(session, "benchmarks", []) if entry and not entry.has_error]
     if not benchmarks:
         return []
     commit: dict[str, Any] = config.hook.pytest_benchmark_generate_commit_info(config=config)
@@ -256,11 +256,11 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
         return []
     commit_id, files = baseline
     candidates: list[_Candidate] = []
-    for each in benchmarks:
-        notes = each.extra_info.get(KEY, {})
+    for entry in benchmarks:
+        notes = entry.extra_info.get(KEY, {})
         metric = notes.get("metric", "median")
-        stored = [math.log(figure) for file in files for figure in _figures(file, each.fullname, metric)]
-        candidates.append(_Candidate(each.name, notes, float(getattr(each.stats, metric)), stored))
+        stored = [math.log(figure) for file in files for figure in _figures(file, entry.fullname, metric)]
+        candidates.append(_Candidate(entry.name, notes, float(getattr(entry.stats, metric)), stored))
     estimates = [_estimate(candidate) for candidate in candidates]
     tested = sorted((p, place) for place, (*_, p) in enumerate(estimates) if not math.isnan(p))
     adjusted, largest = dict[int, float](), 0.0
@@ -288,11 +288,11 @@ def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[
 
 def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float]:
     """Yield the figure of a benchmark in a stored file, unless other work disturbed it."""
-    for each in file["benchmarks"]:
-        notes = each.get("extra_info", {}).get(KEY, {})
+    for entry in file["benchmarks"]:
+        notes = entry.get("extra_info", {}).get(KEY, {})
         taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
-        if each["fullname"] == fullname and taken <= _DISTURBED_FROM and each["stats"][metric] > 0:
-            yield float(each["stats"][metric])
+        if entry["fullname"] == fullname and taken <= _DISTURBED_FROM and entry["stats"][metric] > 0:
+            yield float(entry["stats"][metric])
 
 
 def _estimate(candidate: _Candidate) -> tuple[float, float, float, float]:
@@ -318,7 +318,9 @@ def _interval(mean: float, error: float, freedom: int) -> tuple[float, float, fl
     return math.exp(mean - half), math.exp(mean + half), p
 
 
-def _verdict(candidate: _Candidate, estimate: tuple[float, float, float, float], p: float | None, commit: str) -> BaselineVerdict:
+def _verdict(
+    candidate: _Candidate, estimate: tuple[float, float, float, float], p: float | None, commit: str
+) -> BaselineVerdict:
     ratio, low, high, _ = estimate
     limit = candidate.notes.get("limit", 0.05)
     is_marked = "limit" in candidate.notes
@@ -347,7 +349,7 @@ def _verdict(candidate: _Candidate, estimate: tuple[float, float, float, float],
 class Paired:
     """Times of two callables that took turns, and their ratio.
 
-    `ratio` is new over old: the geometric mean over turns in one process, or over processes, each with its own geometric mean.
+    `ratio` is new over old: the geometric mean over turns in one process, or over that of each process.
     Below 1 is faster. It means the same in both cases; its `interval` does not. One process cannot see what differs from
     process to process: where its memory lies, its hash seed, what was compiled or cached first. There the interval says how
     sure the ratio is for this process. With `processes=5` it says it for the next process, too.
@@ -417,14 +419,14 @@ def paired(request: pytest.FixtureRequest, benchmark: Any) -> Callable[..., Pair
             Path(file).write_text(json.dumps(take_turns(old, new, turns)))
             pytest.skip("its callables were timed for another process")
         times = [_in_fresh_process(request) for _ in range(processes)] if processes else [take_turns(old, new, turns)]
-        first = _geometric_mean([each[2][0] for each in times]), _geometric_mean([each[2][1] for each in times])
+        first = _geometric_mean([entry[2][0] for entry in times]), _geometric_mean([entry[2][1] for entry in times])
         if processes:
-            olds, news = ([_geometric_mean(each[side]) for each in times] for side in (0, 1))
+            olds, news = ([_geometric_mean(entry[side]) for entry in times] for side in (0, 1))
         else:
             olds, news, _ = times[0]
-        found = Paired(olds, news, first, processes)
-        _save(benchmark, found)
-        return found
+        result = Paired(olds, news, first, processes)
+        _save(benchmark, result)
+        return result
 
     return measure
 
@@ -500,18 +502,18 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _save(benchmark: Any, found: Paired) -> None:
+def _save(benchmark: Any, times: Paired) -> None:
     """Make the times of `new` the record of this test. pytest-benchmark has no public way to record others' times."""
     stats = benchmark._make_stats(1)
-    for seconds in found.new_seconds:
+    for seconds in times.new_seconds:
         stats.update(seconds)
     benchmark._mode = "paired"
-    low, high = found.interval
+    low, high = times.interval
     benchmark.extra_info.setdefault(KEY, {})["paired"] = {
-        "ratio": found.ratio,
+        "ratio": times.ratio,
         "low": low,
         "high": high,
-        "old_seconds": found.old_seconds,
-        "first_calls": list(found.first_calls),
-        "processes": found.processes,
+        "old_seconds": times.old_seconds,
+        "first_calls": list(times.first_calls),
+        "processes": times.processes,
     }

@@ -36,7 +36,7 @@ TABLE: dict[str, frozenset[str]] = {
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},
-    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare"},
+    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare", "convtwins"},
     "tests/browser": GENERAL | TESTING | {"common", "compare"},
     # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
     "tests/parity": GENERAL | TESTING | {"common", "compare"},

@@ -62,9 +62,9 @@ def measure_noise(seconds: float = JITTER_SECONDS) -> NoiseRange:
         before = time.perf_counter()
         sum(range(_LOOP))
         times.append(time.perf_counter() - before)
-    found = noise.of_neighbours(list(pairwise(times)))
-    assert found is not None  # there are enough
-    return found
+    noise_range = noise.of_neighbours(list(pairwise(times)))
+    assert noise_range is not None  # there are enough
+    return noise_range
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def _screen(facts: dict[str, Any]) -> Screen:
 
 
 def _noise_words(values: dict[str, Any]) -> str:
-    found = NoiseRange.model_validate(values)
-    return f"{found.words}, in 9 of 10 of {found.n} repeats of one loop. A smaller change of a single run is not seen."
+    noise_range = NoiseRange.model_validate(values)
+    return f"{noise_range.words}, in 9 of 10 of {noise_range.n} repeats of one loop. A single run shows no smaller change."
 
 
 def _modes_words(framework: dict[str, Any]) -> str:

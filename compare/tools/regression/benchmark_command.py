@@ -1,4 +1,4 @@
-"""What is measured in the place of trainings: a suite of pytest-benchmark, or any command."""
+"""Commands that are measured in the place of trainings: a suite of pytest-benchmark, or any command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON_WORD = "{json}"
 
 @dataclass(frozen=True)
 class BenchmarkCommand:
-    """What is measured: the value of `--pytest` or `--command`."""
+    """A command that is measured: the value of `--pytest` or `--command`."""
 
     option: Literal["--pytest", "--command"]
     text: str

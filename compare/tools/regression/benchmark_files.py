@@ -158,9 +158,9 @@ def _merged(subjects: Mapping[int, MeasuredSubject]) -> MeasuredSubject:
             "samples": {metric: samples},
             "spreads": {metric: spread_of(samples)},
             "unreliable_repeats": {
-                repeat: why for repeat, each in subjects.items() for why in each.unreliable_repeats.values()
+                repeat: why for repeat, subject in subjects.items() for why in subject.unreliable_repeats.values()
             },
-            "cores_taken": {repeat: cores for repeat, each in subjects.items() for cores in each.cores_taken.values()},
+            "cores_taken": {repeat: cores for repeat, subject in subjects.items() for cores in subject.cores_taken.values()},
             "is_watched": all(subject.is_watched for subject in subjects.values()),
         }
     )

@@ -50,7 +50,7 @@ class BenchmarkRun(NamedTuple):
     """How a run ended."""
 
     measurement: Measurement | None
-    """What it measured. None: it failed."""
+    """Its benchmarks. None: it failed."""
     reason: str = ""
 
     @property
@@ -100,7 +100,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         )
         workspace.claim(plan)
         self.folder = workspace.folder
-        self._kept: dict[Path, list[dict[str, Any]]] = {}
+        self._judged_entries: dict[Path, list[dict[str, Any]]] = {}
         self._decided: Collection[str] = ()
         self._warm_names: dict[str, Collection[str]] = {}
 
@@ -118,7 +118,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         file = benchmark_files.run_file(self.folder, item.id, repeat)
         if self._decided and file.exists():
             entries = atomic_files.parse_json(file.read_bytes())["benchmarks"]
-            self._kept[file] = [entry for entry in entries if entry["fullname"] in self._decided]
+            self._judged_entries[file] = [entry for entry in entries if entry["fullname"] in self._decided]
         file.unlink(missing_ok=True)
 
     def rounds_left(self, again: Collection[tuple[str, int]]) -> list[list[Job[BenchmarkSide]]]:
@@ -169,7 +169,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             else:
                 values = self._values(written, usage.wall_seconds, _taken(usage))
         self._complete_facts(values, item)
-        values["benchmarks"] = [*self._undecided(values["benchmarks"], file), *self._kept.pop(file, [])]
+        values["benchmarks"] = [*self._undecided(values["benchmarks"], file), *self._judged_entries.pop(file, [])]
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_files.write_atomically(file, json.dumps(values, indent=1))
         run = BenchmarkRun(benchmark_files.read(file))
@@ -179,8 +179,8 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         return run
 
     def _undecided(self, entries: Sequence[dict[str, Any]], file: Path) -> list[dict[str, Any]]:
-        kept = {entry["fullname"] for entry in self._kept.get(file, [])}
-        return [entry for entry in entries if entry["fullname"] not in kept]
+        judged_names = {entry["fullname"] for entry in self._judged_entries.get(file, [])}
+        return [entry for entry in entries if entry["fullname"] not in judged_names]
 
     def _words(self, written: Path, side: BenchmarkSide) -> list[str]:
         if self.command.option == "--command":

@@ -114,7 +114,7 @@ class Candidates(Generic[Side]):
     machine: Facts
     code_hash: str
     work: Mapping[str, dict[str, Any]]
-    """What a run does: the spec of the row by its id, or a command."""
+    """Work of a run: the spec of the row by its id, or a command."""
     ready: Callable[[int], AbstractContextManager[Side]]
     """Context manager of a candidate, by its place. It raises RevisionError if it cannot be measured."""
     open_pairs: Callable[[Side, Side, Path], AbstractContextManager[PairLoop[Any, Any]]]

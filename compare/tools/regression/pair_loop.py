@@ -18,7 +18,7 @@ from compare.tools.regression.revisions import RevisionError
 
 
 class PairItem(Protocol):
-    """What is run on one side, e.g. a row."""
+    """One side of a pair, e.g. a row."""
 
     @property
     def id(self) -> str: ...
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class Pair(NamedTuple, Generic[Item]):
-    """What is run of the head, and the same of its base."""
+    """An item of the head, and the same item of its base."""
 
     base: Item
     head: Item

@@ -85,11 +85,11 @@ def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path:
 
 
 def test_other_work_is_what_the_machine_did_beyond_this_process(tmp_path: Path) -> None:
-    before = pytest_plugin.CpuUsage(wall=0.0, own=0.0, busy=0.0, stolen=0.0)
+    before = pytest_plugin.CpuUsage(wall=0.0, process_seconds=0.0, busy=0.0, stolen=0.0)
     cores = float((len(pytest_plugin.os.sched_getaffinity(0)) and pytest_plugin.os.cpu_count()) or 1)
-    alone = pytest_plugin.CpuUsage(wall=10.0, own=10.0, busy=10.0, stolen=0.0)
+    alone = pytest_plugin.CpuUsage(wall=10.0, process_seconds=10.0, busy=10.0, stolen=0.0)
     assert alone.taken(before) == (0.0, 0.0)
-    full = pytest_plugin.CpuUsage(wall=10.0, own=7.0, busy=10.0 * cores, stolen=1.0)
+    full = pytest_plugin.CpuUsage(wall=10.0, process_seconds=7.0, busy=10.0 * cores, stolen=1.0)
     taken = full.taken(before)
     assert taken is not None and taken == (pytest.approx(0.3), pytest.approx(0.1))
     assert pytest_plugin.usage_until_now(tmp_path) is None  # a system without /proc
