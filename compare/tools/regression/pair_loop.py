@@ -1,4 +1,4 @@
-"""Runs of a base and a head in turn: A B, then B A. What a run is, a training or a suite of benchmarks, says the subclass."""
+"""Runs of a base and a head in turn: A B, then B A. A subclass runs trainings, or benchmarks of your own."""
 
 from __future__ import annotations
 
