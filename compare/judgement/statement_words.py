@@ -46,7 +46,7 @@ _DOUBTED_RUNS = {
 """Predicates of several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
 NOT_PROVED = "The same training is not proved."
 
-FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
+FILES_UNWATCHED = "Files of pytest-benchmark without the plug-in do not say what other work disturbed."
 
 _RELY_ON_NO_TIME = "Do not rely on these times."
 _NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."

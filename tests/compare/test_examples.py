@@ -17,12 +17,13 @@ from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
 WORKFLOW = PROJECT / "docs" / "examples" / "regression.yml"
+BENCHMARKS = WORKFLOW.with_name("benchmarks.yml")
 ACTION = PROJECT / "action.yml"
 DOCKERFILE = PROJECT / "Dockerfile"
 
 
-def job() -> list[dict[str, Any]]:
-    (job,) = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
+def job(path: Path = WORKFLOW) -> list[dict[str, Any]]:
+    (job,) = yaml.safe_load(path.read_text())["jobs"].values()
     return job["steps"]
 
 
@@ -31,14 +32,18 @@ def action() -> dict[str, Any]:
 
 
 def measuring() -> dict[str, Any]:
-    (step,) = (step for step in action()["runs"]["steps"] if "regress" in step.get("run", ""))
+    return step_of("Measure base and head in turn")
+
+
+def step_of(name: str) -> dict[str, Any]:
+    (step,) = (step for step in action()["runs"]["steps"] if step.get("name") == name)
     return step
 
 
 @pytest.mark.skipif("regress" not in MODULES, reason="the tool was taken away")
 def test_every_command_of_the_action_exists_with_its_options() -> None:
     script = measuring()["run"].replace("\\\n", "")
-    (line,) = (line for line in script.splitlines() if ".venv/bin/convtwins" in line)
+    (line,) = (line for line in script.splitlines() if " regress --interleaved" in line)
     words = shlex.split(line.partition("2>&1")[0]) + shlex.split(action()["inputs"]["options"]["default"])
     group: Any = typer.main.get_command(app)
     command = group.get_command(None, words[1])
@@ -60,7 +65,7 @@ def test_the_workflow_has_the_history_and_the_action_the_summary_and_the_artifac
     assert upload["with"]["path"] == "${{ inputs.out }}" and upload["if"].startswith("${{ always()")
 
 
-@pytest.mark.parametrize(("path", "count"), [(WORKFLOW, 1), (ACTION, 2)])
+@pytest.mark.parametrize(("path", "count"), [(WORKFLOW, 1), (BENCHMARKS, 1), (ACTION, 2)])
 def test_every_action_of_others_is_pinned_to_a_commit_and_says_its_version(path: Path, count: int) -> None:
     uses = [found for found in re.findall(r"uses: (\S+)(.*)", path.read_text()) if found[0] != "./"]
     assert len(uses) == count
@@ -69,7 +74,7 @@ def test_every_action_of_others_is_pinned_to_a_commit_and_says_its_version(path:
 
 
 def test_nothing_of_a_pull_request_gets_into_a_command() -> None:
-    assert not any("${{" in step.get("run", "") for step in [*job(), *action()["runs"]["steps"]])
+    assert not any("${{" in step.get("run", "") for step in [*job(), *job(BENCHMARKS), *action()["runs"]["steps"]])
 
 
 @pytest.mark.parametrize(
@@ -106,6 +111,47 @@ def test_the_action_writes_the_verdict_to_the_summary_and_passes_the_exit_code_o
     assert written["GITHUB_OUTPUT"].read_text() == f"exit-code={code}\n"
     words = "regress --interleaved HEAD^1 --repeats 7 --threshold 5% --proof --epochs 2 --out results/regress --markdown"
     assert (tmp_path / "words").read_text() == f"{words} {written['GITHUB_STEP_SUMMARY']}\n"
+
+
+def test_the_action_measures_benchmarks_without_a_framework_and_without_the_proof(tmp_path: Path) -> None:
+    checkout, regress = job(BENCHMARKS)
+    assert checkout["with"]["fetch-depth"] == 0 and set(regress["with"]) <= set(action()["inputs"])
+    command = tmp_path / "convtwins" / "bin" / "convtwins"
+    command.parent.mkdir(parents=True)
+    command.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\n')
+    command.chmod(0o755)
+    inputs = {name: str(value["default"]) for name, value in action()["inputs"].items()} | regress["with"]
+    given = {name: inputs[re.findall(r"inputs\.(\w+)", value)[0]] for name, value in measuring()["env"].items()}
+    written = {name: str(tmp_path / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    (tmp_path / "GITHUB_STEP_SUMMARY").touch()
+    script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", measuring()["run"]]
+    processes.run(script, folder=tmp_path, RUNNER_TEMP=str(tmp_path), **given, **written).succeeded()
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[words.index("--pytest") + 1] == "benchmarks/" and "--proof" not in words and "--python" in words
+    assert "convtwins[" not in step_of("Set up for benchmarks")["run"]
+
+
+def test_the_verdict_is_one_comment_that_is_updated_in_place(tmp_path: Path) -> None:
+    gh = tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text('#!/bin/sh\necho "$@" >> calls\ncase "$*" in *--paginate*) cat ids;; esac\n')
+    gh.chmod(0o755)
+    (tmp_path / "convtwins-regress.md").write_text("No regression.\n")
+    script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_of("Comment")["run"]]
+    given = {
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_REPOSITORY": "a/b",
+        "NUMBER": "7",
+        "PATH": f"{gh.parent}:{os.environ['PATH']}",
+    }
+    for ids, call in (
+        ("", "--method POST repos/a/b/issues/7/comments"),
+        ("12\n", "--method PATCH repos/a/b/issues/comments/12"),
+    ):
+        (tmp_path / "ids").write_text(ids)
+        processes.run(script, folder=tmp_path, **given).succeeded()
+        assert call in (tmp_path / "calls").read_text().splitlines()[-1]
+    assert (tmp_path / "convtwins-comment.md").read_text() == "<!-- convtwins verdict -->\nNo regression.\n"
 
 
 def hadolint() -> str:

@@ -8,11 +8,14 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+import typer
 
 from common import spec
 from common.data import cache as store
@@ -26,9 +29,14 @@ from compare.reporting.tables import Column, Table
 from compare.running import launch, matrix
 from compare.running.contestants import Contestant
 from compare.running.twins import Twins
+from compare.statistics import noise
+from compare.statistics.noise import LEAST_NEIGHBOURS, NoiseRange
 
 EXIT_LACKING = 1
 
+JITTER_SECONDS = 60.0
+_LOOP = 2_000_000
+"""Numbers that the loop of `--jitter` adds: a few hundredths of a second."""
 _MIB = 2**20
 _LEAST_DISK_MIB, _LEAST_MEMORY_MIB, _LEAST_SHARED_MIB = 2_048, 2_048, 256
 _BUSY_LOAD = 0.5
@@ -36,9 +44,27 @@ _BUSY_LOAD = 0.5
 
 
 @commands.command()
-def command() -> Report:
+def command(
+    jitter: Annotated[
+        bool, typer.Option("--jitter", help="Time the same loop for a minute: how much does the same code differ here?")
+    ] = False,
+) -> Report:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    return report(examine(list(launch.FRAMEWORKS)))
+    facts = examine(list(launch.FRAMEWORKS))
+    return report({**facts, "noise": measure_noise().model_dump(mode="json") if jitter else None})
+
+
+def measure_noise(seconds: float = JITTER_SECONDS) -> NoiseRange:
+    """Time the same loop again and again for so many seconds, and at least often enough for a range."""
+    times: list[float] = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(times) <= LEAST_NEIGHBOURS:
+        before = time.perf_counter()
+        sum(range(_LOOP))
+        times.append(time.perf_counter() - before)
+    noise_range = noise.of_neighbours(list(pairwise(times)))
+    assert noise_range is not None  # there are enough
+    return noise_range
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
@@ -110,9 +136,15 @@ def _screen(facts: dict[str, Any]) -> Screen:
                 ],
                 "bad",
             ),
+            Paragraph("Jitter", [_noise_words(facts["noise"])] if facts.get("noise") else []),
             Paragraph("Cautions", facts["warnings"], "warn"),
         ],
     )
+
+
+def _noise_words(values: dict[str, Any]) -> str:
+    noise_range = NoiseRange.model_validate(values)
+    return f"{noise_range.words}, in 9 of 10 of {noise_range.n} repeats of one loop. A single run shows no smaller change."
 
 
 def _modes_words(framework: dict[str, Any]) -> str:

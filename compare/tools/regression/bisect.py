@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from common.spec import SpecError
-from compare.cli import commands, wording
+from compare.cli import commands
 from compare.cli.commands import Invocation, Outcome
-from compare.cli.option_rules import Needs, OneOf
+from compare.cli.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.cli.option_types import Parsed, Percent
 from compare.cli.progress import Display
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.results import store
 from compare.results.workspace import Workspace
 from compare.running import options
+from compare.running.contestants import Contestant
 from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression import bisect_report, candidates, requests, revisions
+from compare.tools.regression.benchmark_command import JSON_WORD
 from compare.tools.regression.bisection import BisectionOutcome
 from compare.tools.regression.candidates import Bisection, BisectionQuery, Candidates
+from compare.tools.regression.measured import FIGURE, SECONDS
 from compare.tools.regression.records import JUDGED, choices, metrics_named
 
 MOST_PAIRS = 30
+_OWN = ("--pytest", "--command")
+_MEASURING = ("--good", "--bad", "--environments", "[B ...]")
+_OF_OWN = (*_OWN, *_MEASURING, "--python", "--threshold", "--most-repeats", "--only", "--out", "--json")
+"""Options that have an effect on benchmarks of your own."""
 
 
 @commands.command(
     OneOf(["--good", "--environments"]),
+    Excludes("--pytest", "--command"),
+    Needs("--python", "--good"),
+    Needs("--python", _OWN),
+    Excludes(_OWN, AllExcept(*_OF_OWN), "measures code of your own"),
     Needs("--bad", "--good"),
     Needs("[B ...]", "--environments"),
 )
@@ -52,6 +65,9 @@ def command(
     ] = 0.05,
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} In pairs.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help=f"{options.ONLY} Here one.")] = None,
+    pytest_arguments: Annotated[str | None, typer.Option("--pytest", metavar="ARGS", help=requests.PYTEST)] = None,
+    command_line: Annotated[str | None, typer.Option("--command", metavar="CMD", help=requests.COMMAND)] = None,
+    python: Annotated[str | None, typer.Option("--python", help=requests.PYTHON)] = None,
     of_spec: options.TrainingOptions,
     contestants: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Here one. Default: serial, or as the spec says.")] = None,
@@ -65,21 +81,26 @@ def command(
     if others_named:
         raise SpecError(f"bisect follows one metric. Received: {', '.join(metric)}. Name one.")
     all_environments = tuple(filter(None, [environments, *(others or [])]))
+    folder = (out or store.new_folder("bisect")).resolve()
+    invocation.interrupt_message = requests.interrupted(folder, has_checkouts=False)
+    query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments, only)
+    if (own := requests.own_command(pytest_arguments, command_line)) is not None:
+        query = replace(query, metric=FIGURE if JSON_WORD in own.text else SECONDS)
+        workspace = invocation.hold(candidates.open_workspace(query, 0, folder))
+        of_command = candidates.of_command(own, query, python or sys.executable, most_repeats, invocation.progress)
+        outcome = candidates.search(of_command, query, range(most_repeats), workspace, invocation.progress)
+        return Outcome(bisect_report.report(outcome, of_command, query), folder)
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
-    folder = (out or store.new_folder("bisect")).resolve()
-    query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments)
-    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-    invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
     request = requests.build_request(settings, twins, folder, only)
-    workspace = invocation.hold(candidates.open_workspace(request, query, folder))
+    workspace = invocation.hold(candidates.open_workspace(query, settings.seeds[0], folder))
     outcome, candidate_list = bisect(request, query, workspace, invocation.progress)
     return Outcome(bisect_report.report(outcome, candidate_list, query), folder)
 
 
 def bisect(
     request: ComparisonRequest, query: BisectionQuery, workspace: Workspace[Bisection], progress: Display
-) -> tuple[BisectionOutcome, Candidates]:
+) -> tuple[BisectionOutcome, Candidates[Contestant]]:
     """Search for the change. Return the outcome and the candidates."""
     progress.stage(requests.PREPARING)
     if query.environments:
@@ -87,9 +108,4 @@ def bisect(
     else:
         request = revisions.with_absolute_path(request)
         candidate_list = candidates.from_revisions(query.good or "", query.bad, request, progress)
-    if len(candidate_list.rows) > 1:
-        raise SpecError(
-            f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
-            "--frameworks, --modes and --only."
-        )
-    return candidates.search(candidate_list, request, query, workspace, progress), candidate_list
+    return candidates.search(candidate_list, query, request.settings.seeds, workspace, progress), candidate_list

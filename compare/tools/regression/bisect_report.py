@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from common.artifacts.schema import Environment
 from common.machine.machine import processors
@@ -36,9 +37,9 @@ _ON_SCREEN = ("what", "later", "verdict", "ratio", "n")
 _SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
 
 
-def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQuery) -> Report:
+def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: BisectionQuery) -> Report:
     """The report of a search. Its title is the verdict."""
-    titles, facts = [candidate.title for candidate in candidates.items], candidates.plan.machine
+    titles, facts = [candidate.title for candidate in candidates.items], candidates.machine
     title, sentences = _sentences(outcome, titles, heading(query.metric), query.threshold)
     rows: list[dict[str, Cell]] = [
         {
@@ -83,7 +84,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQu
         json_file="bisect.json",
         overline="Which change made it slower?",
         facts=[
-            f"{candidates.rows[0].id}, {heading(query.metric)}",
+            f"{candidates.subject}, {heading(query.metric)}",
             ends,
             f"Machine: {processors(facts)}, {facts.get('logical_cores') or '?'} logical cores",
         ],
@@ -95,7 +96,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQu
         values={"headline": title, **answer.model_dump(mode="json")},
         exit_code=code,
         screen=Screen(
-            subject=[f"Which change made {heading(query.metric)} of {candidates.rows[0].id} larger?", ends],
+            subject=[f"Which change made {heading(query.metric)} of {candidates.subject} larger?", ends],
             answers=_answers(outcome, title, dict(sentences), code),
             table=replace(tables[0], columns=tuple(column for column in _TRIALS if column.key in _ON_SCREEN)),
             next=_next(outcome, None if query.environments else candidates.items[outcome.first_bad].identity),
@@ -171,7 +172,7 @@ def _sentences(
         lines.append(
             "Search on an idle machine: the same command with the same --out goes on, and makes the disturbed pairs again."
             if last.disturbed
-            else "More pairs (--most-repeats) or longer runs (--epochs) may tell."
+            else "More pairs (--most-repeats) or longer runs may tell."
         )
     method = [
         f"Each candidate is measured in turn with the good end. It is bad if its {figure} over the good end's is shown to be "

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from common.artifacts.schema import Environment, RunResult
+from common.artifacts.schema import Environment
 from common.machine import machine
+from common.machine.machine import Facts
+from common.spec import SpecError
 from compare.cli.progress import Display
 from compare.cli.wording import shortened
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.judgement import run_figures
-from compare.judgement.figures import times
-from compare.judgement.sides import BASE
+from compare.judgement.sides import BASE, HEAD
 from compare.judgement.statement_words import unreliable_words
 from compare.results.store import Comparison
 from compare.results.workspace import FolderKind, PlannedWork, Workspace
@@ -26,12 +26,27 @@ from compare.running.contestants import Contestant
 from compare.running.matrix import Row
 from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
-from compare.tools.regression import bisection, facts, measurements, pairs, requests, revisions
+from compare.tools.regression import (
+    benchmark_files,
+    benchmark_runs,
+    benchmark_sides,
+    bisection,
+    facts,
+    measurements,
+    pairs,
+    requests,
+    revisions,
+)
+from compare.tools.regression.benchmark_command import BenchmarkCommand
+from compare.tools.regression.benchmark_runs import BenchmarkRuns
+from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.pairs import PairedRuns, RowPair
+from compare.tools.regression.pair_loop import PairLoop
+from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
-from compare.tools.regression.samples import SubjectPair
+from compare.tools.regression.samples import SubjectPair, is_named, is_time
 
+Side = TypeVar("Side")
 KIND, RECORD_FILE = "bisection", "bisection.json"
 _SHORT, _LONGEST_SUBJECT = 8, 48
 WASTED_PAIRS = 3
@@ -71,6 +86,8 @@ class BisectionQuery:
     good: str | None = None
     bad: str = "HEAD"
     environments: tuple[str, ...] = ()
+    only: str | None = None
+    """Pattern of the benchmark that is followed."""
 
 
 @dataclass(frozen=True)
@@ -88,56 +105,47 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """All candidates in order, and how each is made ready for its runs."""
+class Candidates(Generic[Side]):
+    """All candidates in order, and how two of them are measured in turn."""
 
     items: Sequence[Candidate]
-    plan: Comparison
-    """Plan of this revision, or of the last environment."""
-    rows: Sequence[Row]
-    """Rows that can be run. `bisect` follows one."""
-    ready: Callable[[int], AbstractContextManager[Contestant]]
-    """Context manager of a candidate as a contestant, by its place. It raises RevisionError if it cannot be measured."""
+    subject: str
+    """Row or benchmark that is followed, for a reader."""
+    machine: Facts
+    code_hash: str
+    work: Mapping[str, dict[str, Any]]
+    """Work of a run: the spec of the row by its id, or a command."""
+    ready: Callable[[int], AbstractContextManager[Side]]
+    """Context manager of a candidate, by its place. It raises RevisionError if it cannot be measured."""
+    open_pairs: Callable[[Side, Side, Path], AbstractContextManager[PairLoop[Any, Any]]]
+    """Context manager of the pairs of two candidates, base and head, in a folder."""
     environments: Sequence[Environment]
     """Environment of each candidate, or the common one of all commits. Empty: the twin does not report it."""
 
 
-def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Display) -> Candidates:
+def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Display) -> Candidates[Contestant]:
     """Return the commits from `good` to `bad` that changed what a run uses: `common`, the twins, the lock.
 
     A merge is one commit: its first parents are followed. Commits that need other packages than this environment has are
     refused one by one.
     """
     plan = comparison_plan.build_plan(request, progress)
-    first, last = (revisions.commit_of(revision) for revision in (good, bad))
-    if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():
-        raise RevisionError(
-            f"--good must be an earlier revision than --bad, of the same branch. Received: {good} and {bad}. A commit of a "
-            "side branch stands in it as its merge: name that one."
-        )
     twins = {row.framework for row in plan.rows}
     paths = [*LOCK_FILES, "common", *sorted(folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins)]
-    between = ("--first-parent", "--reverse", "--format=%H %s", f"{first}..{last}", "--", *paths)
-    lines = revisions.output("log", "--no-walk", "--format=%H %s", first).splitlines()
-    lines += revisions.output("log", *between).splitlines()
-    if len(lines) < 2:
-        raise RevisionError(f"Nothing that a run uses changed from {good} to {bad} ({', '.join(paths)}). Name other revisions.")
     candidates: list[Candidate] = []
-    for line in lines:
-        commit, _, subject = line.partition(" ")
-        lock = revisions.other_lock(commit)
+    for candidate in _commits(good, bad, None, paths):
+        lock = revisions.other_lock(candidate.identity)
         refusal = None if lock is None else f"its {lock} differs from that of the working tree"
-        title = f"{commit[:_SHORT]} {shortened(subject, _LONGEST_SUBJECT)}"
-        candidates.append(Candidate(commit[:_SHORT], title, commit, refusal))
+        candidates.append(replace(candidate, refusal=refusal))
     for end, word in ((candidates[0], good), (candidates[-1], bad)):
         if end.refusal:
             raise RevisionError(
                 f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
             )
-    rows = requests.runnable(plan.rows)
-    if revisions.repository_of(rows[0].spec.model) != machine.PROJECT_ROOT:
+    row = _one_row(plan)
+    if revisions.repository_of(row.spec.model) != machine.PROJECT_ROOT:
         raise RevisionError(
-            f"bisect follows commits of the suite. {rows[0].spec.model} lies outside it, so every commit would train the same. "
+            f"bisect follows commits of the suite. {row.spec.model} lies outside it, so every commit would train the same. "
             "Compare two revisions of your own repository with regress --interleaved."
         )
 
@@ -145,74 +153,167 @@ def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Di
     def ready(place: int) -> Generator[Contestant]:
         candidate = candidates[place]
         with revisions.worktree(candidate.identity) as worktree:
-            yield request.twins[rows[0].contestant].at(*revisions.code_of_suite(worktree, candidate.name))
+            yield request.twins[row.contestant].at(*revisions.code_of_suite(worktree, candidate.name))
 
-    return Candidates(candidates, plan, rows, ready, list(plan.environments.values()))
+    return _of_row(candidates, plan, row, ready, list(plan.environments.values()), request, progress)
 
 
-def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates:
+def _commits(good: str, bad: str, repository: Path | None, paths: Sequence[str]) -> list[Candidate]:
+    """Return the commit `good` and those up to `bad`, by first parents, that changed one of the paths. No paths: any file."""
+    first, last = (revisions.commit_of(revision, repository) for revision in (good, bad))
+    if first == last or first not in revisions.output("rev-list", "--first-parent", last, at=repository).split():
+        raise RevisionError(
+            f"--good must be an earlier revision than --bad, of the same branch. Received: {good} and {bad}. A commit of a "
+            "side branch stands in it as its merge: name that one."
+        )
+    between = ("--first-parent", "--reverse", "--format=%H %s", f"{first}..{last}", "--", *paths)
+    lines = revisions.output("log", "--no-walk", "--format=%H %s", first, at=repository).splitlines()
+    lines += revisions.output("log", *between, at=repository).splitlines()
+    if len(lines) < 2:
+        raise RevisionError(f"Nothing that a run uses changed from {good} to {bad} ({', '.join(paths)}). Name other revisions.")
+    parts = [line.partition(" ")[::2] for line in lines]
+    return [
+        Candidate(commit[:_SHORT], f"{commit[:_SHORT]} {shortened(subject, _LONGEST_SUBJECT)}", commit)
+        for commit, subject in parts
+    ]
+
+
+def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates[Contestant]:
     """Return the environments in the order that they are named."""
+    candidates = _environments(pythons)
+    requests_by_place = [
+        replace(request, twins=request.twins.with_contestants(requests.in_environment(python, request.twins.contestants)))
+        for python in pythons
+    ]
+    plans = [comparison_plan.build_plan(place_request, progress) for place_request in requests_by_place]
+    row = _one_row(plans[-1])
+
+    @contextmanager
+    def ready(place: int) -> Generator[Contestant]:
+        yield requests_by_place[place].twins[row.contestant]
+
+    all_environments = [environment for plan in plans for environment in plan.environments.values()]
+    return _of_row(candidates, plans[-1], row, ready, all_environments, request, progress)
+
+
+def _environments(pythons: Sequence[str]) -> list[Candidate]:
     paths = [Contestant.from_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise RevisionError(
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
             "--environments torch-213 torch-214 torch-215."
         )
-    requests_by_place = [
-        replace(request, twins=request.twins.with_contestants(requests.in_environment(python, request.twins.contestants)))
-        for python in pythons
-    ]
-    plans = [comparison_plan.build_plan(place_request, progress) for place_request in requests_by_place]
-    rows = requests.runnable(plans[-1].rows)
-    candidates = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
+    return [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
+
+
+def _one_row(plan: Comparison) -> Row:
+    """Return the row that is followed."""
+    row, *others = requests.runnable(plan.rows)
+    if others:
+        raise SpecError(
+            f"bisect follows one row. Received: {', '.join(each.id for each in (row, *others))}. Choose with "
+            "--frameworks, --modes and --only."
+        )
+    return row
+
+
+def _of_row(
+    candidates: Sequence[Candidate],
+    plan: Comparison,
+    row: Row,
+    ready: Callable[[int], AbstractContextManager[Contestant]],
+    environments: Sequence[Environment],
+    request: ComparisonRequest,
+    progress: Display,
+) -> Candidates[Contestant]:
+    @contextmanager
+    def open_pairs(base: Contestant, head: Contestant, folder: Path) -> Generator[PairedRuns]:
+        with Workspace.open(folder, pairs.GROWING) as workspace:
+            yield PairedRuns(requests.with_bases(request, [head], [base]), workspace, "The good end", progress)
+
+    work = {row.id: row.spec.model_dump(mode="json")}
+    return Candidates(candidates, row.id, plan.machine, plan.code_hash, work, ready, open_pairs, environments)
+
+
+def of_command(
+    command: BenchmarkCommand, query: BisectionQuery, python: str, most_repeats: int, progress: Display
+) -> Candidates[BenchmarkSide]:
+    """Return commits of the caller's repository, or environments, whose benchmarks are measured."""
+    if query.environments:
+        candidates = _environments(query.environments)
+        names = [candidate.name for candidate in candidates]
+        sides = benchmark_sides.from_environments(names, query.environments)
+        environments = [side.facts.environment for side in sides]
+
+        @contextmanager
+        def ready(place: int) -> Generator[BenchmarkSide]:
+            yield sides[place]
+    else:
+        repository = benchmark_sides.Repository(python)
+        candidates = _commits(query.good or "", query.bad, repository.root, ())
+        environments = [repository.environment]
+
+        @contextmanager
+        def ready(place: int) -> Generator[BenchmarkSide]:
+            with repository.checked_out(candidates[place].name, candidates[place].identity) as side:
+                yield side
 
     @contextmanager
-    def ready(place: int) -> Generator[Contestant]:
-        yield requests_by_place[place].twins[rows[0].contestant]
+    def open_pairs(base: BenchmarkSide, head: BenchmarkSide, folder: Path) -> Generator[BenchmarkRuns]:
+        both = [replace(base, id=BASE), replace(head, id=HEAD)]
+        with Workspace.open(folder, benchmark_files.IN_TURN) as workspace:
+            yield BenchmarkRuns(command, both, most_repeats, workspace, progress, only=query.only)
 
-    all_environments = [environment for plan in plans for environment in plan.environments.values()]
-    return Candidates(candidates, plans[-1], rows, ready, all_environments)
+    return Candidates(
+        candidates,
+        query.only or command.name,
+        machine.describe(),
+        benchmark_runs.code_hash(),
+        {command.option: {"text": command.text, "only": query.only}},
+        ready,
+        open_pairs,
+        environments,
+    )
 
 
-def open_workspace(
-    request: ComparisonRequest, query: BisectionQuery, folder: Path
-) -> AbstractContextManager[Workspace[Bisection]]:
+def open_workspace(query: BisectionQuery, first_seed: int, folder: Path) -> AbstractContextManager[Workspace[Bisection]]:
     """Open the folder of a bisection."""
-    early = {"metric": query.metric, "threshold": query.threshold, "seeds": request.settings.seeds[0]}
+    early = {"metric": query.metric, "threshold": query.threshold, "seeds": first_seed}
     return Workspace.open(folder, BISECTION, early=early)
 
 
 def search(
-    candidates: Candidates,
-    request: ComparisonRequest,
+    candidates: Candidates[Side],
     query: BisectionQuery,
+    seeds: Sequence[int],
     workspace: Workspace[Bisection],
     progress: Display,
 ) -> BisectionOutcome:
-    """Measure candidates until the first bad one is found. Finished runs in the folder are used again."""
+    """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
+
+    Args:
+        seeds: seed of each pair, of the most that are made.
+    """
     record = Bisection(
         candidates=[candidate.identity for candidate in candidates.items],
-        rows={row.id: row.spec.model_dump(mode="json") for row in candidates.rows},
-        seeds=list(request.settings.seeds),
+        rows=dict(candidates.work),
+        seeds=list(seeds),
         metric=query.metric,
         threshold=query.threshold,
-        most_repeats=request.settings.repeats,
-        code_hash=candidates.plan.code_hash,
-        machine=candidates.plan.machine,
+        most_repeats=len(seeds),
+        code_hash=candidates.code_hash,
+        machine=candidates.machine,
         distributions_hashes=[environment.distributions_hash for environment in candidates.environments],
     )
     workspace.claim(record)
     folder = workspace.folder
     with ExitStack() as resources:
-        good_end: list[Contestant] = []  # once it is checked out
-
-        def is_disturbed(pair: RowPair, run: RunResult) -> bool:
-            return query.metric in times() and run_figures.disturbing_cores(run) is not None
+        good_end: list[Side] = []  # once it is checked out
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""
             place = _test_folder(folder, candidates, earlier, later)
-            so_far = partial(_ratio, place, query.metric)
+            so_far = partial(_ratio, place, query)
             if enough(before := so_far()):
                 progress.stage(f"the pairs in {place} decide already")
                 return before
@@ -231,10 +332,9 @@ def search(
                         good_end[:] = good_end or [resources.enter_context(candidates.ready(0))]
                     base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
                     head = test_resources.enter_context(candidates.ready(later))
-                    test_workspace = test_resources.enter_context(Workspace.open(place, pairs.GROWING))
-                    test_request = requests.with_bases(request, [head], [base])
-                    runs = PairedRuns(test_request, test_workspace, candidates.items[earlier].name, progress)
-                    runs.make(is_over, warm, is_disturbed)
+                    runs = test_resources.enter_context(candidates.open_pairs(base, head, place))
+                    runs.base_name = candidates.items[earlier].name
+                    runs.make(is_over, warm, lambda pair, run: is_time(query.metric) and runs.is_disturbed(run))
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error
             return so_far()
@@ -245,7 +345,7 @@ def search(
         except Unmeasurable as error:
             raise RevisionError(f"A candidate that is needed cannot be measured. {error}") from None
         trials = [
-            _with_doubts(trial, candidates, _test_folder(folder, candidates, trial.earlier, trial.later), query.metric)
+            _with_doubts(trial, candidates, _test_folder(folder, candidates, trial.earlier, trial.later), query)
             for trial in outcome.trials
         ]
         return outcome.model_copy(update={"trials": trials})
@@ -254,35 +354,41 @@ def search(
 BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection)
 
 
-def _test_folder(folder: Path, candidates: Candidates, earlier: int, later: int) -> Path:
+def _test_folder(folder: Path, candidates: Candidates[Any], earlier: int, later: int) -> Path:
     """Return the folder of the test of two candidates."""
     return folder / f"{candidates.items[earlier].name}-{candidates.items[later].name}"
 
 
-def _pair(folder: Path) -> SubjectPair | None:
-    """Return the row of both sides. None before anything was measured."""
+def _pair(folder: Path, only: str | None) -> SubjectPair | None:
+    """Return the row or benchmark of both sides. None before anything was measured."""
     if not (sides := measurements.read_sides(folder)):
         return None
     base, head = sides
-    (pair,) = (SubjectPair(base.subjects[subject_id], head.subjects[subject_id], paired=True) for subject_id in base.subjects)
-    return pair
+    shared = [name for name in base.subjects if name in head.subjects]
+    # A row has been chosen before. A benchmark shows only when it has run.
+    chosen = [name for name in shared if base.kind == "comparison" or is_named(name, only)]
+    if not chosen:
+        raise RevisionError(f"--only matches no benchmark of both sides. Received: {only}. Benchmarks: {', '.join(shared)}.")
+    if len(chosen) > 1:
+        raise SpecError(f"bisect follows one benchmark. Received: {', '.join(chosen)}. Choose with --only.")
+    return SubjectPair(base.subjects[chosen[0]], head.subjects[chosen[0]], paired=True)
 
 
-def _ratio(folder: Path, metric: str) -> Ratio | None:
+def _ratio(folder: Path, query: BisectionQuery) -> Ratio | None:
     """Return the figure of the head over that of the base, over all stored pairs that can be used."""
-    if (pair := _pair(folder)) is None:
+    if (pair := _pair(folder, query.only)) is None:
         return None
-    before, now = pair.samples(metric)
+    before, now = pair.samples(query.metric)
     return statistics.paired_ratio(list(zip(now, before, strict=True)))
 
 
-def _with_doubts(trial: BisectionTest, candidates: Candidates, folder: Path, metric: str) -> BisectionTest:
+def _with_doubts(trial: BisectionTest, candidates: Candidates[Any], folder: Path, query: BisectionQuery) -> BisectionTest:
     """Return the trial with its number of pairs and the reasons why some do not count."""
-    if (pair := _pair(folder)) is None:
+    if (pair := _pair(folder, query.only)) is None:
         return trial
     sides = ((pair.before, trial.earlier), (pair.now, trial.later))
-    repeats = pair.before.seeds.keys() & pair.now.seeds.keys()
-    if metric not in times():
+    repeats = pair.before.repeats & pair.now.repeats
+    if not is_time(query.metric):
         return trial.model_copy(update={"pairs": len(repeats)})
     disturbed = repeats & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
     doubts = [

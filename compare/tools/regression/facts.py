@@ -12,7 +12,7 @@ from compare.judgement.row_figures import FAILURES, UNFINISHED
 from compare.judgement.statement import Level, Statement
 from compare.results.store import IN_FLOAT64
 from compare.statistics.statistics import VERDICT_PAIRS
-from compare.tools.regression.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.tools.regression.measured import MeasuredSubject, Measurement
 from compare.tools.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.tools.regression.samples import SubjectPair, usable_samples
 
@@ -115,7 +115,7 @@ def unreliable_runs(subject: MeasuredSubject, whose: str) -> Iterator[Statement]
         values: dict[str, JsonValue] = {
             "name": subject.name,
             "unreliable": reasons.count(why),
-            "runs": len(subject.seeds),
+            "runs": len(subject.repeats),
             "whose": whose,
             "why": why,
         }
@@ -173,14 +173,14 @@ def cautions(
             if pair.paired and all(repeats) and (alone := len(repeats[0] ^ repeats[1])):
                 add("without_partner", name=name, figures=alone, metric=heading(metric))
         for subject, side in sided if candidate.kind == "benchmarks" else ():
-            medians = [*usable_samples(subject, SECONDS).values()]
+            medians = [value for metric in metrics for value in usable_samples(subject, metric).values()]
             if medians and max(medians) > _MAX_MEDIAN_RATIO * min(medians):
                 add("medians_differ", name=name, side=side, times=max(medians) / min(medians))
         for subject, side in sided:
             statements += unreliable_runs(subject.model_copy(update={"name": name}), f"of the {side}")
     if {subject.parity for pair in pairs for subject in (pair.before, pair.now)} == {"not examined"}:
         add("neither_side_proved", "info")
-    if candidate.kind == "benchmarks":
+    if not all(subject.is_watched for pair in pairs for subject in (pair.before, pair.now)):
         add("files_unwatched", "info")
     if candidate.proof is not None:
         add("proof_of_candidate", "info", proof=candidate.proof.removesuffix("."))

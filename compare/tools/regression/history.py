@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import itertools
 import json
@@ -39,13 +38,14 @@ from compare.reporting.tables import Cell, Column, Table
 from compare.results.workspace import FolderKind
 from compare.running import options
 from compare.statistics.statistics import Spread, spread
-from compare.tools.regression import measurements, revisions
-from compare.tools.regression.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.tools.regression import benchmark_files, measurements, revisions
+from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject, Measurement
 from compare.tools.regression.records import HistoryPoint, heading
 from compare.tools.regression.revisions import RevisionError
+from compare.tools.regression.samples import is_named, is_time
 
 NAME = "history"
-_DEFAULT = ("epoch_seconds", SECONDS)
+_DEFAULT = ("epoch_seconds", SECONDS, FIGURE)
 _LOG_RATIO = 10.0
 """Ratio of a plot's largest value to its smallest, above that its axis is logarithmic."""
 _MAX_LEGEND_ENTRIES = 24
@@ -70,7 +70,7 @@ class HistoryReport(Report):
 
 def metrics_of(text: str) -> tuple[str, ...]:
     """Return the figures that `--metric` names."""
-    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS)))
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS, FIGURE)))
 
 
 @commands.command()
@@ -79,7 +79,7 @@ def command(
     metric: Annotated[
         tuple[str, ...],
         Parsed(metrics_of),
-        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks."),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; of benchmarks: {SECONDS}, {FIGURE}."),
     ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
@@ -106,7 +106,7 @@ def left_out_lines(reasons: Sequence[str]) -> list[str]:
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
-_SIDE_COMMAND = "for base and head, the command that made them"
+_SIDE_COMMAND = "for base and head and for benchmarks, the command that made them"
 
 
 def points(
@@ -158,7 +158,7 @@ def points(
 
 def _subjects(measurement: Measurement, only: str | None) -> list[MeasuredSubject]:
     """Return the rows or benchmarks whose id matches the pattern, if there is one."""
-    return [subject for subject in measurement.subjects.values() if only is None or fnmatch.fnmatchcase(subject.id, only)]
+    return [subject for subject in measurement.subjects.values() if is_named(subject.id, only)]
 
 
 def _all_points(
@@ -192,7 +192,7 @@ def _disturbed(measured: Sequence[Measurement], metrics: Sequence[str], only: st
         for subject, metric in itertools.product(_subjects(measurement, only), metrics):
             if metric in subject.spreads and _reliable(subject, metric) is None:
                 what = f"{subject.name} of {source}: {heading(metric)}"
-                yield what, _SIDE_COMMAND if measurement.side else again
+                yield what, _SIDE_COMMAND if measurement.side or measurement.kind == "benchmarks" else again
 
 
 def _set_aside(results: Sequence[Measurement | FolderError]) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
     return [
         group[0]
         if len(group) == 1
-        else measurements.merge_benchmarks(
+        else benchmark_files.merge(
             Path(f"{os.path.commonpath([measurement.source.parent for measurement in group])}@{commit[:8]}"), group
         )
         for group in groups.values()
@@ -244,7 +244,7 @@ def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
-    if metric not in figures.times() or not subject.unreliable_repeats:
+    if not is_time(metric) or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
     return spread(
         [value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats]
@@ -424,7 +424,7 @@ def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
         }
         for point in points
     ]
-    is_of_files = points[0].metric == SECONDS
+    is_of_files = points[0].metric in (SECONDS, FIGURE)
     counted = "n files of the same versions, each its median, or of the rounds of one file" if is_of_files else "n repeats"
     note = f"Median (25 % to 75 % quantile) of {counted}, in the order of the commits. *: with uncommitted changes."
     if is_of_files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,6 +9,7 @@ from common.machine import machine
 from compare.cli import wording
 from compare.cli.errors import FolderError
 from compare.judgement import environments, statement_words
+from compare.statistics import noise
 from compare.statistics.statistics import (
     LEAST_PAIRS,
     SIGNIFICANCE,
@@ -25,9 +25,9 @@ from compare.statistics.statistics import (
     spread,
 )
 from compare.tools.regression import facts
-from compare.tools.regression.measurements import Measurement
+from compare.tools.regression.measured import Measurement
 from compare.tools.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
-from compare.tools.regression.samples import SubjectPair, pair_interleaved_files, usable_samples
+from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_interleaved_files, usable_samples
 
 
 def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -48,11 +48,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
             "results folders."
         )
     baseline_ids, candidate_ids = (
-        [
-            subject_id
-            for subject_id in measured.subjects
-            if criteria.only is None or fnmatch.fnmatchcase(subject_id, criteria.only)
-        ]
+        [subject_id for subject_id in measured.subjects if is_named(subject_id, criteria.only)]
         for measured in (baseline, candidate)
     )
     pairs = [
@@ -68,6 +64,9 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
     shared = [name for name in baseline.environments if name in candidate.environments]
     environment_pairs = [{f"{side}'s {name}": measurement.environments[name] for side, measurement in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
+    in_turn = baseline.side is not None and baseline.measured_in == candidate.measured_in
+    timed = [(pair, metric) for pair in pairs for metric in criteria.metrics_of(pair.before)[:1] if is_time(metric)]
+    neighbours = [both for pair, metric in timed for both in pair.neighbours(metric, in_turn=in_turn)]
     cautions = facts.cautions(baseline, candidate, pairs, criteria)
     return Judgement(
         baseline=_side(baseline),
@@ -76,6 +75,8 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         kind=candidate.kind,
         paired=paired,
         one_look=one_look,
+        in_turn=in_turn,
+        noise=noise.of_neighbours(neighbours),
         threshold=criteria.threshold,
         accuracy_threshold=criteria.accuracy_threshold,
         tested=sum(change.adjusted_p is not None for change in changes),
@@ -180,7 +181,11 @@ def _changes(pairs: Sequence[SubjectPair], criteria: Criteria, *, one_look: bool
     changes = [change for pair in pairs for change in _compare(pair, criteria, one_look=one_look)]
     tested = [place for place, change in enumerate(changes) if change.change.n >= VERDICT_PAIRS and change.method != "none"]
     adjusted = dict(zip(tested, holm([changes[place].change.p or 0.0 for place in tested]), strict=True))
-    return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(changes)]
+    faster_fails = {pair.now.id for pair in pairs if pair.now.fails_when_faster}
+    return [
+        _judged(change, adjusted.get(place), criteria, faster_fails=change.id in faster_fails)
+        for place, change in enumerate(changes)
+    ]
 
 
 def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
@@ -232,21 +237,35 @@ def _build_change(
     p = corrected_p(estimate, looks) if known else None
     ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=num_samples, p=p)
     return Change(
-        id=pair.now.id, name=pair.now.name, metric=metric, method=method, baseline=baseline, candidate=candidate, change=ratio
+        id=pair.now.id,
+        name=pair.now.name,
+        metric=metric,
+        method=method,
+        baseline=baseline,
+        candidate=candidate,
+        change=ratio,
+        limit=pair.now.limit,
     )
 
 
-def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
-    """The change with its verdict. Worse means more seconds, more memory or less accuracy."""
+def _judged(change: Change, p: float | None, criteria: Criteria, *, faster_fails: bool = False) -> Change:
+    """The change with its verdict. Worse means more seconds, more memory or less accuracy.
+
+    Args:
+        faster_fails: whether a gain beyond the limit counts as a regression: the baseline is out of date then.
+    """
     ratio = change.change
     if p is None or ratio.low is None or ratio.high is None:
         return change
     if change.is_accuracy:
         worse, at_worst, threshold = -ratio.value, -ratio.low, criteria.accuracy_threshold
     else:
-        worse, at_worst, threshold = ratio.value - 1.0, ratio.high - 1.0, criteria.threshold
+        worse, at_worst = ratio.value - 1.0, ratio.high - 1.0
+        threshold = criteria.threshold if change.limit is None else change.limit
     verdict: Verdict = "no change shown"
     if p < SIGNIFICANCE:
-        verdict = "better" if worse < 0 else "regression" if worse > threshold else "worse, within the threshold"
+        is_too_fast = faster_fails and -worse > threshold
+        is_regression = worse > threshold or is_too_fast
+        verdict = "regression" if is_regression else "better" if worse < 0 else "worse, within the threshold"
     unsure = verdict not in ("regression", "better") and at_worst > threshold
     return change.model_copy(update={"adjusted_p": p, "verdict": verdict, "not_ruled_out": unsure})

@@ -3,154 +3,40 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from common.artifacts import atomic_files, records
-from common.artifacts.schema import Environment, Metrics, RunResult
-from common.frozen import Frozen
-from common.machine import machine, plain_file
-from common.machine.plain_file import PlainFileError
-from common.spec import EFFECTS, Spec
+from common.artifacts.schema import RunResult
+from common.machine import machine
 from compare.cli.errors import FolderError
 from compare.cli.wording import count, joined, visible
 from compare.judgement import cautions, environments, sameness, sides, statement_words
 from compare.judgement.figures import metrics
-from compare.judgement.row_figures import Doubt, Summary
+from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
 from compare.judgement.run_pairs import undisturbed_runs
 from compare.judgement.sides import BASE, HEAD
-from compare.judgement.statement import Statement
 from compare.judgement.summary import summarize
 from compare.results import store
 from compare.results.store import StoredComparison
 from compare.running.matrix import Row
-from compare.statistics.statistics import Spread, spread
-
-Kind = Literal["comparison", "benchmarks"]
-
-MACHINE_KEY = "convtwins"
-"""Key in a benchmark file's `machine_info` under which this suite adds facts, see `tests/benchmarks/conftest.py`."""
+from compare.statistics.statistics import Spread
+from compare.tools.regression import benchmark_files
+from compare.tools.regression.measured import Kind, MeasuredSubject, Measurement, parse_time, spread_of
 
 MARK_FILE = "interleaved.json"
 """Marks a folder with the results folders `base` and `head`, which earlier versions measured in turn."""
-
-SECONDS = "seconds"
-"""Name of a benchmark's only metric: seconds per round."""
-
-
-class MeasuredSubject(Frozen):
-    """A row of a comparison, or a benchmark."""
-
-    id: str
-    name: str
-    """Name for a reader."""
-    samples: dict[str, dict[int, float]]
-    """Finite values: metric: {repeat or file: value}. A benchmark has the median of each file, whose rounds share a process."""
-    spreads: dict[str, Spread]
-    """Spread of each metric that was measured. For a single benchmark file it is taken over the rounds."""
-    tests: dict[int, Metrics] = {}
-    """Scores on the test split, by repeat."""
-    seeds: dict[int, int] = {}
-    """Seed of each repeat."""
-    predictions: dict[int, str] = {}
-    """Hash of the predictions on the test split, by repeat, if known."""
-    spec: Spec | None = None
-    status: str = "ok"
-    """Status, see `Summary.status`."""
-    reason: str | None = None
-    parity: str | None = None
-    """Parity, see `Summary.parity`. None for a benchmark."""
-    first_step_agrees: bool | None = None
-    """Whether the first losses of the frameworks are the same up to rounding. None if unknown."""
-    device: str | None = None
-    hashes: dict[str, dict[int, str]] = {}
-    """Hashes of the initial weights and of the order of examples, by repeat."""
-    recorded_data: dict[str, list[str]] = {}
-    """Content and amount of the data that the runs recorded, over the repeats."""
-    operations: dict[str, Spread] = {}
-    """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
-    start_times: list[str] = []
-    """Start times of the runs, if recorded. Runs with the same start are the same runs."""
-    saved_at: dict[int, datetime] = {}
-    """Times when the files of a benchmark were saved, by file number. Empty for a row."""
-    unreliable_repeats: dict[int, Doubt] = {}
-    """Reasons why times are not reliable, by repeat."""
-    clock_cautions: dict[int, str] = {}
-    """Cautions of the clock, by repeat with late losses."""
-    cores_taken: dict[int, float] = {}
-    """Cores that other work took, by disturbed repeat."""
-
-    @property
-    def work(self) -> dict[str, Any]:
-        """Fields of the spec that decide the work, by dotted name. Empty for a benchmark.
-
-        Data is compared by content, devices by name.
-        """
-        fields = store.flatten(self.spec.model_dump(mode="json")) if self.spec else {}
-        return EFFECTS.relevant(fields, "work")
-
-
-class Measurement(Frozen):
-    """One results folder, benchmark file, or folder of such files."""
-
-    source: Path
-    kind: Kind
-    measured_at: datetime
-    commit: str | None
-    committed_at: datetime | None
-    """Time of the commit. None if it is not stored."""
-    dirty: bool
-    """Whether the working tree had uncommitted changes."""
-    machine: dict[str, Any]
-    """Facts of `machine.IDENTITY`. None for a fact that is not known."""
-    repository: str | None = None
-    """Repository of the commit. None: the suite's own."""
-    suite_commit: str | None = None
-    """Commit of the suite, if it trained the models of another repository."""
-    versions: dict[str, str]
-    """Versions of Python, the system and the frameworks."""
-    data_name: str | None
-    data_hash: str | None
-    proof: str | None
-    """Verdict of the proof, in words. None if none was asked for."""
-    subjects: dict[str, MeasuredSubject]
-    set_aside: list[str] = []
-    """Reasons why unreliable stored files of a comparison do not count."""
-    is_damaged: bool = False
-    """Whether a stored file was torn or changed, and not only left unsigned."""
-    environments: dict[str, Environment] = {}
-    """Environments of the contestants of a comparison, if they are recorded."""
-    environment_changes: list[Statement] = []
-    """Cautions on runs of a comparison that were made in another environment than planned."""
-    side: Literal["base", "head"] | None = None
-    """Side of a measurement in turn, whose repeats have a partner on the other side. None: it is no such side."""
-    measured_in: Path | None = None
-    """Folder of that measurement."""
-
-    @property
-    def machine_name(self) -> str:
-        return f"{machine.processors(self.machine)}, {self.machine['logical_cores'] or '?'} logical cores"
-
-    @property
-    def names_its_code(self) -> bool:
-        """Whether the commit says which code was measured: it is a commit hash, without changes."""
-        return not self.dirty and re.fullmatch("[0-9a-f]{7,64}", self.commit or "") is not None
-
-    @property
-    def commit_name(self) -> str:
-        """The commit for a reader: `1a2b3c4d`, `1a2b3c4d+changes`, or `no commit`."""
-        return f"{self.commit[:8]}{'+changes' if self.dirty else ''}" if self.commit else "no commit"
 
 
 def read(path: Path) -> Measurement:
     """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one commit."""
     if not path.is_dir():
-        return _benchmarks(path)
+        return benchmark_files.read(path)
+    if benchmark_files.holds_sides(path):
+        names = " or ".join(f"{path}@{side}" for side in (BASE, HEAD))
+        raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {names}.")
     by_commit = measurements_by_commit(path)
     if len(by_commit) > 1:
         raise FolderError(
@@ -158,7 +44,7 @@ def read(path: Path) -> Measurement:
             f"changes, {path}@REV."
         )
     if by_commit:
-        return merge_benchmarks(path, *by_commit.values())
+        return benchmark_files.merge(path, *by_commit.values())
     measured, *others = _comparisons(path)
     if others:
         names = " or ".join(str(side.source) for side in (measured, *others))
@@ -168,6 +54,8 @@ def read(path: Path) -> Measurement:
 
 def read_sides(folder: Path) -> list[Measurement]:
     """Read the base and the head of a measurement in turn. Empty: the folder holds none."""
+    if benchmark_files.holds_sides(folder):
+        return benchmark_files.read_sides(folder)
     if not any((folder / file).exists() for file in (MARK_FILE, store.PLAN_FILE)):
         return []
     measured = _comparisons(folder)
@@ -179,7 +67,9 @@ def measurements_by_commit(folder: Path) -> dict[str, list[Measurement]]:
 
     Empty for a results folder.
     """
-    files = [] if (folder / store.PLAN_FILE).exists() else [_benchmarks(file) for file in _benchmark_files(folder)]
+    files = (
+        [] if (folder / store.PLAN_FILE).exists() else [benchmark_files.read(file) for file in benchmark_files.files_in(folder)]
+    )
     by_commit: dict[str, list[Measurement]] = {}
     for file in sorted(files, key=lambda file: (file.committed_at or file.measured_at, file.measured_at)):
         by_commit.setdefault(file.commit_name, []).append(file)
@@ -204,7 +94,7 @@ def read_all_in(folder: Path) -> Iterator[Measurement | FolderError]:
         except FolderError as error:
             yield error
     for path in sorted(folder.rglob("*.json")):
-        if comparison_folders.isdisjoint(path.parents) and _is_benchmarks(path):
+        if comparison_folders.isdisjoint(path.parents) and benchmark_files.is_benchmarks(path):
             yield _read_or_error(path)
 
 
@@ -229,6 +119,8 @@ def newest_sibling(baseline: Measurement) -> Measurement:
 
 
 def _holds_sides(path: Path) -> bool:
+    if benchmark_files.holds_sides(path):
+        return True
     try:
         return any(contestant.base_of for contestant in store.read_plan(path).settings.contestants)
     except FolderError:  # reading it says why
@@ -238,25 +130,11 @@ def _holds_sides(path: Path) -> bool:
 def _is_kind(path: Path, kind: Kind) -> bool:
     if kind == "comparison" or (path / store.PLAN_FILE).exists():
         return kind == "comparison" and (path / store.PLAN_FILE).exists()
-    return bool(_benchmark_files(path)) if path.is_dir() else path.suffix == ".json" and _is_benchmarks(path)
-
-
-def _benchmark_files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*.json")) if _is_benchmarks(path)]
-
-
-def _is_benchmarks(path: Path) -> bool:
-    try:
-        content = plain_file.read(path, records.MOST_BYTES)
-    except PlainFileError:
-        return not path.is_dir()  # a file is named, and not passed over
-    except OSError:
-        return False
-    try:
-        values = atomic_files.parse_json(content)
-    except ValueError:
-        return b'"machine_info"' in content[:4096]  # where pytest-benchmark begins: a torn file is named, and not passed over
-    return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
+    return (
+        bool(benchmark_files.files_in(path))
+        if path.is_dir()
+        else path.suffix == ".json" and benchmark_files.is_benchmarks(path)
+    )
 
 
 def _read_or_error(path: Path) -> Measurement | FolderError:
@@ -288,7 +166,7 @@ def _comparison(stored: StoredComparison, source: Path, side: Mapping[str, Any])
         **side,
         source=source,
         kind="comparison",
-        measured_at=_parse_time(comparison.created_at),
+        measured_at=parse_time(comparison.created_at),
         commit=facts.get("commit"),
         committed_at=_optional_time(facts.get("committed_at")),
         dirty=bool(facts.get("dirty")),
@@ -327,7 +205,7 @@ def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> Measur
         id=row.id,
         name=summary.name,
         samples=samples,
-        spreads={name: _spread(values) for name, values in samples.items()},
+        spreads={name: spread_of(values) for name, values in samples.items()},
         tests={repeat: run.test for repeat, run in sorted(good.items()) if run.test},
         seeds={repeat: run.spec.seed for repeat, run in sorted(good.items())},
         predictions={repeat: run.predictions_hash for repeat, run in sorted(good.items()) if run.predictions_hash},
@@ -361,116 +239,12 @@ def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
             milliseconds.setdefault(operation.name, {})[repeat] = 1e3 * operation.self_seconds
     profiled = sum(run.top_operations is not None for run in runs)
     # Others are among the longest by chance: in a disturbed run, for example.
-    return {name: _spread(values) for name, values in milliseconds.items() if 2 * len(values) > profiled}
-
-
-def _benchmarks(path: Path) -> Measurement:
-    try:
-        values = atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES))
-        return _from_benchmarks(path, values)
-    except PlainFileError as error:
-        raise FolderError(f"{error}. Name a results folder, or a benchmark's file.") from None
-    except OSError as error:
-        raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise FolderError(
-            f"{path} is no whole file of pytest-benchmark ({type(error).__name__}: {error}). Name a results folder, or a file "
-            "that --benchmark-autosave or --benchmark-json has written."
-        ) from None
-
-
-def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measurement:
-    info, commit = values["machine_info"], values.get("commit_info") or {}
-    facts, cpu = info.get(MACHINE_KEY) or {}, info.get("cpu") or {}
-    is_versioned = commit.get("id") not in (None, "unversioned", "unknown")
-    return Measurement(
-        source=path,
-        kind="benchmarks",
-        measured_at=_parse_time(values["datetime"]),
-        commit=commit["id"] if is_versioned else None,
-        committed_at=_parse_time(commit["time"]) if is_versioned and commit.get("time") else None,
-        dirty=bool(commit.get("dirty")),
-        machine={fact: facts.get(fact) for fact in machine.IDENTITY}
-        | {
-            "processor": facts.get("processor") or cpu.get("brand_raw"),
-            "logical_cores": facts.get("logical_cores") or cpu.get("count"),
-        },
-        versions={"python": str(info["python_version"]), "system": facts.get("system") or str(info.get("release"))}
-        | facts.get("versions", {}),
-        data_name=None,
-        data_hash=None,
-        proof=None,
-        subjects={subject.id: subject for subject in _benchmark_subjects(values["benchmarks"])},
-    )
-
-
-def _benchmark_subjects(benchmarks: Sequence[dict[str, Any]]) -> Iterator[MeasuredSubject]:
-    """The benchmarks of a file. A benchmark that was repeated in the same process (--keep-duplicates) gets the suffix `(2)`."""
-    counts = Counter[str]()
-    for benchmark in benchmarks:
-        counts[benchmark["fullname"]] += 1
-        number = counts[benchmark["fullname"]]
-        yield _benchmark_subject(benchmark, f" ({number})" if number > 1 else "")
-
-
-def _benchmark_subject(values: dict[str, Any], suffix: str) -> MeasuredSubject:
-    stats = values["stats"]
-    overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
-    return MeasuredSubject(
-        id=values["fullname"] + suffix,
-        name=values["name"] + suffix,
-        samples={SECONDS: {0: overall.median}},
-        spreads={SECONDS: overall},
-    )
-
-
-def merge_benchmarks(source: Path, files: Sequence[Measurement]) -> Measurement:
-    """Merge benchmark files of one commit. Each file is one sample, in the order of their times.
-
-    Args:
-        source: name of the group: a folder, or `FOLDER@COMMIT`.
-        files: measurements of single files, at least one.
-    """
-    first, *others = files = sorted(files, key=lambda file: file.measured_at)
-    for other in others:
-        differing = ["machine"] * bool(machine.differences(first.machine, other.machine))
-        differing += ["set of versions"] * (other.versions != first.versions)
-        if differing:
-            raise FolderError(
-                f"{source} holds benchmarks of more than one {differing[0]}. Received: {first.source} and {other.source}. Name "
-                "a subfolder that has one alone, or keep the files of each in a folder of its own (--benchmark-storage)."
-            )
-    samples: dict[str, dict[int, float]] = {}
-    times: dict[str, dict[int, datetime]] = {}
-    for number, file in enumerate(files):
-        for name, subject in file.subjects.items():
-            samples.setdefault(name, {})[number] = subject.samples[SECONDS][0]
-            times.setdefault(name, {})[number] = file.measured_at
-    names = {name: subject.name for file in files for name, subject in file.subjects.items()}
-    subjects = {
-        name: MeasuredSubject(
-            id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)}, saved_at=times[name]
-        )
-        for name, values in samples.items()
-    }
-    newest = max(file.measured_at for file in files)
-    return first.model_copy(update={"source": source, "measured_at": newest, "subjects": subjects})
+    return {name: spread_of(values) for name, values in milliseconds.items() if 2 * len(values) > profiled}
 
 
 def _optional_time(value: Any) -> datetime | None:
     """Parse a time among facts of a machine, which no schema checks. None if it is missing or not a time."""
     try:
-        return _parse_time(value) if isinstance(value, str) else None
+        return parse_time(value) if isinstance(value, str) else None
     except ValueError:
         return None
-
-
-def _parse_time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _spread(values: dict[int, float]) -> Spread:
-    result = spread(list(values.values()))
-    assert result is not None  # the values are finite, and not none
-    return result

@@ -10,8 +10,9 @@ from common.frozen import Frozen
 from compare.cli.option_parsing import parse_choices, split_names
 from compare.judgement.figures import metrics
 from compare.judgement.statement import Statement
+from compare.statistics.noise import NoiseRange
 from compare.statistics.statistics import Ratio, Spread
-from compare.tools.regression.measurements import SECONDS, Kind, MeasuredSubject
+from compare.tools.regression.measured import FIGURE, SECONDS, Kind, MeasuredSubject
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -28,6 +29,9 @@ JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
+_OF_BENCHMARKS = {SECONDS: "seconds a round", FIGURE: "figure"}
+
+
 def choices() -> tuple[str, ...]:
     """Metrics that `--metric` accepts."""
     return tuple(name for name, figure in metrics().items() if figure.metric and not figure.metric.more_is_better)
@@ -35,7 +39,7 @@ def choices() -> tuple[str, ...]:
 
 def heading(metric: str) -> str:
     """Return the name of a metric for a reader."""
-    return "seconds a round" if metric == SECONDS else metrics()[metric].label
+    return _OF_BENCHMARKS.get(metric) or metrics()[metric].label
 
 
 def metrics_named(text: str) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ class Criteria:
 
     def metrics_of(self, subject: MeasuredSubject) -> tuple[str, ...]:
         """Return the metrics that are judged for a row or a benchmark."""
-        return (SECONDS,) if subject.spec is None else self.judged
+        return tuple(subject.samples) if subject.spec is None else self.judged
 
 
 class Change(Frozen):
@@ -87,6 +91,8 @@ class Change(Frozen):
     verdict: Verdict = "too few to tell"
     unreliable: list[Literal["baseline", "candidate"]] = []
     """Sides without a reliable time. Empty if the times are judged, and if each side has some, but no pair has both."""
+    limit: float | None = None
+    """Growth that counts, if the benchmark has one of its own."""
     not_ruled_out: bool = False
     """No regression was shown, but the interval reaches beyond the threshold: the noise may hide one."""
 
@@ -145,6 +151,10 @@ class Judgement(Frozen):
     paired: bool
     one_look: bool = True
     """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
+    in_turn: bool = False
+    """Whether one command has measured both sides in turn, in one folder."""
+    noise: NoiseRange | None = None
+    """How much the same code differed from itself. None: too few reliable runs."""
     threshold: float
     accuracy_threshold: float
     tested: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,18 @@ from compare.reporting import tables
 from compare.results import store
 from compare.results.workspace import Workspace
 from compare.running import options
-from compare.tools.regression import judging, measurements, pairs, regress_report, requests, revisions
-from compare.tools.regression.measurements import Measurement
+from compare.tools.regression import (
+    benchmark_files,
+    benchmark_sides,
+    judging,
+    measurements,
+    pairs,
+    regress_report,
+    requests,
+    revisions,
+)
+from compare.tools.regression.benchmark_runs import BenchmarkRuns
+from compare.tools.regression.measured import Measurement
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
 
@@ -32,6 +43,9 @@ PAIRS = 6
 _MEASURING = ("--interleaved", "--environments")
 _OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown", "--json")
 """Options that have an effect without those that measure."""
+_OWN = ("--pytest", "--command")
+_OF_OWN = (*_OWN, *_MEASURING, "--python", "--threshold", "--only", "--repeats", "--out", "--markdown", "--json")
+"""Options that have an effect on benchmarks of your own."""
 
 
 @contextmanager
@@ -57,6 +71,11 @@ def _append(path: Path, text: str) -> str | None:
 
 @commands.command(
     Excludes("--interleaved", "--environments"),
+    Excludes("--pytest", "--command"),
+    Needs(_OWN, _MEASURING),
+    Needs("--python", "--interleaved"),
+    Needs("--python", _OWN),
+    Excludes(_OWN, AllExcept(*_OF_OWN), "measures code of your own"),
     Excludes(_MEASURING, "BASELINE", "measures both sides itself"),
     OneOf(
         ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
@@ -103,6 +122,9 @@ def command(
         int | None,
         typer.Option(min=1, help=f"{options.REPEATS} On each side. Verdicts need 5. Default: {PAIRS}, or as the spec says."),
     ] = None,
+    pytest_arguments: Annotated[str | None, typer.Option("--pytest", metavar="ARGS", help=requests.PYTEST)] = None,
+    command_line: Annotated[str | None, typer.Option("--command", metavar="CMD", help=requests.COMMAND)] = None,
+    python: Annotated[str | None, typer.Option("--python", help=requests.PYTHON)] = None,
     of_spec: options.TrainingOptions,
     contestants: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: serial, or as the spec says.")] = None,
@@ -125,6 +147,20 @@ def command(
     num_new_pairs = 0
     if baseline is not None:
         judgement = judge_stored(baseline, candidate, criteria)
+    elif (own := requests.own_command(pytest_arguments, command_line)) is not None:
+        folder = (out or store.new_folder("regress")).resolve()
+        num_new_pairs = repeats or PAIRS
+        invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
+        with Workspace.open(folder, benchmark_files.SETTLED) as benchmark_workspace, ExitStack() as checkouts:
+            if environments is not None:
+                both = benchmark_sides.from_environments((BASE, HEAD), environments)
+            else:
+                repository = benchmark_sides.Repository(python or sys.executable)
+                repository.refuse_changes()
+                sides = ((BASE, revision or ""), (HEAD, "HEAD"))
+                both = [checkouts.enter_context(repository.checked_out(side, name)) for side, name in sides]
+            BenchmarkRuns(own, both, num_new_pairs, benchmark_workspace, invocation.progress).complete()
+        judgement = judge_stored(folder, None, criteria)
     else:
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
         settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
@@ -132,9 +168,7 @@ def command(
         num_new_pairs = settings.repeats
         twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
         request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
-        removed = "The other checkout is removed. " if revision is not None else ""
-        again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-        invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+        invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
         progress = invocation.progress
         with Workspace.open(folder, pairs.MEASUREMENT) as workspace:
             progress.stage(requests.PREPARING)
@@ -231,7 +265,7 @@ def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measureme
         )
     (commit,) = matches
     chosen = [file for file in files if file.commit == commit]
-    merged = measurements.merge_benchmarks(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
+    merged = benchmark_files.merge(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
     if changed := sum(not file.names_its_code for file in chosen):
         words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
         merged = merged.model_copy(update={"set_aside": [words]})

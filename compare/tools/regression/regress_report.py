@@ -8,6 +8,7 @@ from compare.cli.wording import count, joined, percent
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
+from compare.statistics.noise import LEAST_NEIGHBOURS
 from compare.statistics.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.statistics.verdict_words import UNBOUNDED, p_value_words, p_words, percent_words, resolution_words
 from compare.tools.regression import regress_screen
@@ -44,6 +45,7 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
                 if commit
             ),
             f"Machine: {judgement.machine}",
+            _noise_words(judgement),
         ],
         marks=[
             Mark("Regressions", str(bad), "bad" if bad else "good"),
@@ -61,6 +63,13 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
             repeats,
         ),
     )
+
+
+def _noise_words(judgement: Judgement) -> str:
+    """How much the same code differed from itself."""
+    if (noise := judgement.noise) is None:
+        return f"Noise here today: not known, because fewer than {LEAST_NEIGHBOURS} runs of the same code followed each other"
+    return f"{noise.words}, in 9 of 10 of {noise.n} ratios of runs of the same code that followed each other"
 
 
 def headline(judgement: Judgement) -> str:
@@ -118,15 +127,16 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         if change.verdict in UNDECIDED
     ]
     if judgement.verdicts.count("not judged"):
+        longer = " Longer runs (--epochs) need another --out." * (judgement.kind == "comparison")
         undecided.append(
-            "The same command on an idle machine makes the disturbed pairs again. Longer runs (--epochs) need another --out."
+            f"The same command on an idle machine makes the disturbed pairs again.{longer}"
             if judgement.paired
             else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
         )
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judgement.missing]
     undecided += ["Nothing was measured on both sides."] * (not judgement.changes)
-    more = "files" if judgement.kind == "benchmarks" else "repeats"
+    more = _samples(judgement) if judgement.kind == "benchmarks" else "repeats"
     unsure = [
         f"{change_words(change)}. More {'seeds' if change.is_accuracy else more} would tell."
         for change in judgement.changes
@@ -135,7 +145,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
     if unsure and judgement.paired and (needed := _pairs_needed(judgement)) is not None:
         unsure.append(
             f"If the true changes are these, about {needed} pairs would rule out the threshold"
-            f"{f': --repeats {needed} in another --out' if judgement.kind == 'comparison' else ''}."
+            f"{f': --repeats {needed} in another --out' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
         )
     if unsure and judgement.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
@@ -154,7 +164,9 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
 
 
 def _samples(judgement: Judgement) -> str:
-    return "benchmark files" if judgement.kind == "benchmarks" else "pairs" if judgement.paired else "samples"
+    if judgement.kind == "benchmarks" and not judgement.in_turn:
+        return "benchmark files"
+    return "pairs" if judgement.paired else "samples"
 
 
 def _pairs_needed(judgement: Judgement) -> int | None:
@@ -249,7 +261,8 @@ def _cells(change: Change) -> dict[str, Cell]:
 
 def _method(judgement: Judgement) -> list[str]:
     of_files = judgement.kind == "benchmarks"
-    order, unit = ("By their times, the files", "neighbours") if of_files else ("Base and head", "repeats")
+    by_times = of_files and not judgement.in_turn
+    order, unit = ("By their times, the files", "neighbours") if by_times else ("Base and head", "repeats")
     lines = [
         f"{order} were measured in turn: paired t-tests on the logarithms of the ratios of {unit}. So a change is the "
         "geometric mean of these ratios. The medians of both sides may point the other way."
@@ -273,7 +286,7 @@ def _method(judgement: Judgement) -> list[str]:
     if of_files:
         lines.append(
             "A sample is the median of a benchmark file, because its rounds come from one process, and the next process may "
-            f"differ. Each side needs at least {VERDICT_PAIRS} files."
+            f"differ. Each side needs at least {VERDICT_PAIRS} {'runs' if judgement.in_turn else 'files'}."
         )
     if any(change.is_accuracy for change in judgement.changes):
         lines.append(

@@ -26,6 +26,7 @@ from compare.tools.regression.records import (
     MeasuredSide,
     heading,
 )
+from compare.tools.regression.samples import is_time
 
 LINES = 8
 """Lines at 100 columns, without those that say where the files are."""
@@ -146,7 +147,8 @@ def _figure(change: Change, judgement: Judgement) -> ScreenLine:
         size += f" ({UNBOUNDED})"
     elif ratio.low is not None and ratio.high is not None:
         size += f" ({100 * (ratio.low - unchanged):+.1f} to {100 * (ratio.high - unchanged):+.1f})"
-    limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else judgement.threshold)
+    threshold = judgement.threshold if change.limit is None else change.limit
+    limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else threshold)
     return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
 
 
@@ -163,10 +165,14 @@ def _unsure(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int |
 def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
     """Say how often the same code would be called different, and which difference is found."""
     if not judgement.tested:
-        return [ScreenLine(f"Not known: no figure was tested.{cautions}")]
+        noise = f" {judgement.noise.words}." if judgement.noise else ""
+        return [ScreenLine(f"Not known: no figure was tested.{noise}{cautions}")]
     if not judgement.paired:
         return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
-    lines = [ScreenLine(f"The same code is called different in at most 1 of 20 judgements.{cautions}")]
+    errs = "The same code is called different in at most 1 of 20 judgements."
+    if judgement.noise is not None:
+        errs = f"At most 1 of 20 judgements errs. {judgement.noise.words}."
+    lines = [ScreenLine(f"{errs}{cautions}")]
     if _is_same_code(judgement):
         lines.append(ScreenLine("Both sides are the same commit."))
     ratios = [change.change for change in judgement.changes if change.adjusted_p is not None and not change.is_accuracy]
@@ -206,11 +212,14 @@ def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[s
             first = next((change for change in worse if change.metric == JUDGED[0]), worse[0])
             metric = () if first.metric == JUDGED[0] else ("--metric", first.metric)
             return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
-        is_open = any(change.metric in times() for change in worse) and not judgement.operations
+        if worse and judgement.kind == "benchmarks" and _is_commit(base) and base.commit != judgement.candidate.commit:
+            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', worse[0].id)} --pytest ...")]
+        is_open = is_of_runs and any(change.metric in times() for change in worse) and not judgement.operations
         return [("where in a step", "the same command with --profile and another --out")] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
-    if any(change.verdict == "not judged" or (change.metric in times() and change.change.n < repeats) for change in few):
+    if any(change.verdict == "not judged" or (is_time(change.metric) and change.change.n < repeats) for change in few):
         return [("on an idle machine", "the same command with the same --out makes the disturbed pairs again")]
     if few or pairs is not None:
         return [("more pairs", f"the same command with --repeats {max(pairs or 0, VERDICT_PAIRS)} and another --out")]
-    return [("longer runs", "the same command with more --epochs and another --out")] * bool(judgement.num_not_ruled_out)
+    longer = "the same command with more --epochs and another --out" if is_of_runs else "more rounds of each benchmark"
+    return [("longer runs", longer)] * bool(judgement.num_not_ruled_out)

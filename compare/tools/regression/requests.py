@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.spec import SpecError
+from compare.cli import wording
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.running import matrix, run_settings
@@ -16,8 +17,13 @@ from compare.running.comparison_settings import ComparisonSettings
 from compare.running.contestants import Contestant
 from compare.running.matrix import Row
 from compare.running.twins import Twins
+from compare.tools.regression.benchmark_command import BenchmarkCommand
 
 PREPARING = "asking the frameworks and reading the data"
+
+PYTEST = "Run `pytest ARGS` with pytest-benchmark in the place of trainings: each benchmark is a figure."
+COMMAND = "Run this command in the place of trainings: its wall seconds, or the figures that it writes to {json}."
+PYTHON = "Interpreter or environment of --pytest and --command. Default: that of this command."
 
 _EPOCHS = 4
 """Epochs of a run, by default: a few seconds a run, the median of a few epochs."""
@@ -45,6 +51,23 @@ def build_settings(
     settings = run_settings.with_matrix(settings, modes, "serial", repeats, usual_repeats)
     first = settings.values.get("seed") or 0
     return comparison_plan.with_seeds(settings, tuple(range(first, first + settings.repeats)), settings.repeats)
+
+
+def own_command(pytest_arguments: str | None, command_line: str | None) -> BenchmarkCommand | None:
+    """Return what is run in the place of trainings. None: trainings are run."""
+    if pytest_arguments is None and command_line is None:
+        return None
+    is_pytest = pytest_arguments is not None
+    command = BenchmarkCommand("--pytest" if is_pytest else "--command", pytest_arguments if is_pytest else command_line or "")
+    command.check()
+    return command
+
+
+def interrupted(folder: Path, *, has_checkouts: bool) -> str:
+    """Return the last line of a measurement that is interrupted."""
+    removed = "The other checkout is removed. " if has_checkouts else ""
+    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+    return f"Interrupted. {removed}Finished runs are in {folder}. {again}"
 
 
 def build_request(

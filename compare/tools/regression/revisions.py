@@ -60,13 +60,9 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Work
         repository: the head's folder. None: the suite's.
     """
     repository = repository or machine.PROJECT_ROOT
-    source, name = _named(revision, repository)
+    source, name = named(revision, repository)
     commit = commit_of(name, source)
-    if changed := output("status", "--porcelain", "--untracked-files=no", at=repository):
-        raise RevisionError(
-            f"The working tree of {repository} has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could "
-            "not name its code. Commit or stash them."
-        )
+    refuse_changes(repository)
     if repository != machine.PROJECT_ROOT and (new := _untracked(repository)):
         raise RevisionError(
             f"{repository} has Python files that git does not know ({', '.join(new)}), so the head could train what its commit "
@@ -84,6 +80,15 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Work
         yield base
 
 
+def refuse_changes(repository: Path) -> None:
+    """Refuse uncommitted changes in a working tree."""
+    if changed := output("status", "--porcelain", "--untracked-files=no", at=repository):
+        raise RevisionError(
+            f"The working tree of {repository} has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could "
+            "not name its code. Commit or stash them."
+        )
+
+
 def split_revision(text: str) -> tuple[Path, str] | None:
     """Split `PATH@REV` into folder and revision. None: no such pair. A path may contain @ too: the longest one counts."""
     places = [place for place, letter in enumerate(text) if letter == "@" and place]
@@ -91,7 +96,7 @@ def split_revision(text: str) -> tuple[Path, str] | None:
     return next(((folder, revision) for folder, revision in splits if revision and folder.is_dir()), None)
 
 
-def _named(revision: str, repository: Path) -> tuple[Path, str]:
+def named(revision: str, repository: Path) -> tuple[Path, str]:
     """Return the repository and the revision that are meant. A name that `repository` knows itself belongs to it."""
     other = split_revision(revision)
     if other is None or not rev_parse(revision, repository).returncode:
@@ -230,10 +235,10 @@ def code_of_model(
 def _revision_of_model(revision: str, repository: Path) -> Facts:
     """Return the commit that names what differs. Changes in this suite, which trains both, still show as such."""
     suite = code_version.describe(machine.PROJECT_ROOT)
-    return _revision(revision, repository) | {"dirty": bool(suite["dirty"]), "suite_commit": suite["commit"]}
+    return describe_commit(revision, repository) | {"dirty": bool(suite["dirty"]), "suite_commit": suite["commit"]}
 
 
-def _revision(revision: str, repository: Path) -> Facts:
+def describe_commit(revision: str, repository: Path) -> Facts:
     """A commit and its time, for a plan. Git is not asked later: settings of a repository that a file names run programs."""
     commit = commit_of(revision, repository)
     committed_at = output("show", "--no-patch", "--format=%cI", commit, at=repository).strip()
@@ -294,7 +299,7 @@ def code_of_suite(worktree: Worktree, revision: str) -> tuple[Facts, Checkout]:
     known = _spec_defaults(worktree, revision)
     facts = {"commit": worktree.commit, "dirty": False}
     if worktree.repository != machine.PROJECT_ROOT:
-        facts = _revision(worktree.commit, worktree.repository)
+        facts = describe_commit(worktree.commit, worktree.repository)
     return facts, Checkout(worktree.root, spec_json=lambda row_id, run: json.dumps(_known_fields(row_id, run, known, revision)))
 
 

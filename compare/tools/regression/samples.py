@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +10,25 @@ from functools import cached_property
 
 from compare.judgement.figures import times
 from compare.statistics.statistics import VERDICT_PAIRS
-from compare.tools.regression.measurements import SECONDS, MeasuredSubject
+from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject
+
+
+def is_named(subject_id: str, only: str | None) -> bool:
+    """Return whether `--only` names a row or benchmark, by its id or by a pattern. None names all.
+
+    The id of a benchmark with parameters, `test_speed[small]`, is no pattern that matches itself.
+    """
+    return only is None or subject_id == only or fnmatch.fnmatchcase(subject_id, only)
+
+
+def is_time(metric: str) -> bool:
+    """Return whether other work makes a metric worse. A figure that a command writes counts as such."""
+    return metric in (SECONDS, FIGURE, *times())
 
 
 def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
     """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
-    doubtful = subject.unreliable_repeats if metric in times() and not in_doubt else ()
+    doubtful = subject.unreliable_repeats if is_time(metric) and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
@@ -35,17 +49,25 @@ def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
     """
     interleaved: list[SubjectPair] = []
     for pair in pairs:
-        subjects = (pair.before, pair.now)
+        subjects, metric = (pair.before, pair.now), next(iter(pair.before.samples), SECONDS)
         files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved_at.items())
         turns = list(zip(files[::2], files[1::2], strict=False))
         if len(turns) < 2 or len({time for time, _, _ in files}) < len(files) or any(a[1] == b[1] for a, b in turns):
             return []
         samples: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for place, (_, side, number) in enumerate(files):
-            samples[side][place // 2] = subjects[side].samples[SECONDS][number]
+            samples[side][place // 2] = subjects[side].samples[metric][number]
+            places[side][number] = place // 2
         paired = [
-            subject.model_copy(update={"samples": {SECONDS: side_samples}})
-            for subject, side_samples in zip(subjects, samples, strict=True)
+            subject.model_copy(
+                update={
+                    "samples": {metric: side_samples},
+                    "unreliable_repeats": {place_of[number]: why for number, why in subject.unreliable_repeats.items()},
+                    "cores_taken": {place_of[number]: cores for number, cores in subject.cores_taken.items()},
+                }
+            )
+            for subject, side_samples, place_of in zip(subjects, samples, places, strict=True)
         ]
         interleaved.append(SubjectPair(*paired, paired=True))
     return interleaved
@@ -78,6 +100,20 @@ class SubjectPair:
             for subject in (self.before, self.now)
         )
         return list(first.values()), list(second.values())
+
+    def neighbours(self, metric: str, *, in_turn: bool) -> list[tuple[float, float]]:
+        """Return reliable samples of the same code, one after the other.
+
+        Args:
+            in_turn: whether the runs were made in the order A B, B A, A B. Then the head's second run follows its first
+                directly, the base's third its second, and so on.
+        """
+        found: list[tuple[float, float]] = []
+        for first, subject in ((1, self.before), (0, self.now)):
+            samples = usable_samples(subject, metric)
+            starts = [repeat for repeat in samples if repeat + 1 in samples and (not in_turn or repeat % 2 == first)]
+            found += [(samples[repeat], samples[repeat + 1]) for repeat in starts]
+        return found
 
     @cached_property
     def by_seed(self) -> dict[int, tuple[float, float]]:

@@ -128,13 +128,13 @@ def searched(levels: Sequence[float], noise: float = 0.01, broken: Sequence[int]
 
 
 def reported(found: BisectionOutcome, number: int) -> Report:
-    def ready(place: int) -> AbstractContextManager[Any]:
+    def unused(*sides: object) -> AbstractContextManager[Any]:
         raise AssertionError
 
     each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
-    rows = [comparisons.row("pytorch")]
-    plan = comparisons.with_fields(comparisons.comparison(rows), machine=comparisons.MACHINE)
-    return bisect_report.report(found, Candidates(each, plan, rows, ready, []), BisectionQuery("epoch_seconds", 0.05, "HEAD~6"))
+    row = comparisons.row("pytorch")
+    all_candidates = Candidates[Any](each, row.id, comparisons.MACHINE, "", {}, unused, unused, [])
+    return bisect_report.report(found, all_candidates, BisectionQuery("epoch_seconds", 0.05, "HEAD~6"))
 
 
 SEARCHED: dict[str, Callable[[], Report]] = {

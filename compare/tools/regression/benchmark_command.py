@@ -1,0 +1,39 @@
+"""Commands that are measured in the place of trainings: a suite of pytest-benchmark, or any command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from common.spec import SpecError
+
+JSON_WORD = "{json}"
+"""Stands in a command for the file that it writes its figures to."""
+
+
+@dataclass(frozen=True)
+class BenchmarkCommand:
+    """A command that is measured: the value of `--pytest` or `--command`."""
+
+    option: Literal["--pytest", "--command"]
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        try:
+            return shlex.split(self.text)
+        except ValueError as error:
+            raise SpecError(f"{self.option} cannot be read ({error}). Received: {self.text}. Close the quotes.") from None
+
+    @property
+    def name(self) -> str:
+        return f"pytest {self.text}".strip() if self.option == "--pytest" else self.text
+
+    def check(self) -> None:
+        """Refuse a command that cannot be measured, before anything is checked out."""
+        if self.option == "--command" and not self.words:
+            raise SpecError("--command needs a command. Received: nothing. Use e.g. --command 'python train.py'.")
+        names = {word.partition("=")[0] for word in self.words if word.startswith("--benchmark-")}
+        if refused := names & {"--benchmark-json", "--benchmark-skip", "--benchmark-disable"}:
+            raise SpecError(f"--pytest writes the JSON file itself. Received: {', '.join(sorted(refused))}. Leave it out.")

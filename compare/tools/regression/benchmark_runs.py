@@ -1,0 +1,351 @@
+"""Benchmarks of your own in turn: `pytest ARGS` with pytest-benchmark, or any command, each in a fresh process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.artifacts import atomic_files
+from common.machine import machine
+from common.machine.interference import Meter, Usage, cores_taken
+from common.machine.private_folder import PrivateFolder
+from common.spec import SpecError
+from compare.cli import wording
+from compare.cli.errors import FolderError
+from compare.cli.progress import Display
+from compare.judgement.run_figures import cores_words
+from compare.results.workspace import Workspace
+from compare.running.interleaving import Job, remaining, rounds, turn
+from compare.running.launch import describe_exit
+from compare.statistics.statistics import VERDICT_PAIRS
+from compare.tools.regression import benchmark_files
+from compare.tools.regression.benchmark_command import JSON_WORD, BenchmarkCommand
+from compare.tools.regression.benchmark_files import MACHINE_KEY, BenchmarkPlan
+from compare.tools.regression.benchmark_sides import BenchmarkSide
+from compare.tools.regression.measured import Measurement
+from compare.tools.regression.pair_loop import Pair, PairLoop
+from compare.tools.regression.revisions import RevisionError
+from compare.tools.regression.samples import is_named
+
+RUN_VARIABLE = "CONVTWINS_RUN"
+"""Environment variable that tells the plug-in which run of a measurement it is in: JSON, see `convtwins.pytest_plugin`."""
+PLUGIN = "convtwins_pytest_plugin"
+"""Name under which a child imports the plug-in, which its environment need not have."""
+
+_NO_BENCHMARK = "no benchmark was collected"
+_MARKS = re.compile(r"^(?:FAILED|ERROR|E  |ERROR:|.*: error:).*", re.MULTILINE)
+_KILL_SECONDS = 5.0
+
+
+class BenchmarkRun(NamedTuple):
+    """How a run ended."""
+
+    measurement: Measurement | None
+    """Its benchmarks. None: it failed."""
+    reason: str = ""
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """Cores that other work took, by disturbed benchmark."""
+        subjects = self.measurement.subjects if self.measurement else {}
+        return {name: max(subject.cores_taken.values()) for name, subject in subjects.items() if subject.cores_taken}
+
+
+class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
+    """Runs of both sides, in the folder that it is claimed for.
+
+    Args:
+        command: what is run.
+        sides: base and head.
+        repeats: the most pairs.
+        workspace: the folder. It may hold a part of the same measurement, which is continued.
+        progress: shows the progress.
+        meter: measures what other work takes while a command runs.
+        only: pattern of the benchmarks that count as disturbed. None: all.
+    """
+
+    other_base = "Choose another base, or benchmarks that it has."
+    repair_head = "Repair it."
+
+    def __init__(
+        self,
+        command: BenchmarkCommand,
+        sides: Sequence[BenchmarkSide],
+        repeats: int,
+        workspace: Workspace[BenchmarkPlan],
+        progress: Display,
+        meter: Callable[[], Meter] = Meter,
+        only: str | None = None,
+    ) -> None:
+        base, head = sides
+        self.command, self.repeats, self.progress = command, repeats, progress
+        self._meter, self._only = meter, only
+        self.pairs = [Pair(base, head)]
+        self.base_name = base.facts.name
+        plan = BenchmarkPlan(
+            code_hash=code_hash(),
+            machine=machine.describe(),
+            command=[command.option, command.text],
+            sides={"base": base.facts, "head": head.facts},
+            repeats=repeats,
+        )
+        workspace.claim(plan)
+        self.folder = workspace.folder
+        self._judged_entries: dict[Path, list[dict[str, Any]]] = {}
+        self._decided: Collection[str] = ()
+        self._warm_names: dict[str, Collection[str]] = {}
+
+    def name(self, pair: Pair[BenchmarkSide]) -> str:
+        return wording.shortened(self.command.name, 60)
+
+    def stored(self, item: BenchmarkSide, repeat: int) -> BenchmarkRun | None:
+        file = benchmark_files.run_file(self.folder, item.id, repeat)
+        try:
+            return BenchmarkRun(benchmark_files.read(file))
+        except FolderError:
+            return None
+
+    def remove(self, item: BenchmarkSide, repeat: int) -> None:
+        file = benchmark_files.run_file(self.folder, item.id, repeat)
+        if self._decided and file.exists():
+            entries = atomic_files.parse_json(file.read_bytes())["benchmarks"]
+            self._judged_entries[file] = [entry for entry in entries if entry["fullname"] in self._decided]
+        file.unlink(missing_ok=True)
+
+    def rounds_left(self, again: Collection[tuple[str, int]]) -> list[list[Job[BenchmarkSide]]]:
+        return remaining(rounds(self.pairs[0], self.repeats), lambda job: (job.item.id, job.repeat) not in again)
+
+    def failure(self, result: BenchmarkRun) -> str | None:
+        return None if result.measurement else f"failed: {result.reason}"
+
+    def is_disturbed(self, result: BenchmarkRun) -> bool:
+        return any(is_named(name, self._only) for name in result.taken)
+
+    def ending(self, result: BenchmarkRun) -> tuple[None, str]:
+        if result.measurement is None:
+            return None, f"failed: {result.reason}"
+        disturbed = result.taken
+        words = f"disturbed: {cores_words(max(disturbed.values()))} cores taken" if disturbed else ""
+        return None, f"{words} ({wording.count(len(disturbed), 'benchmark')})" if len(disturbed) > 1 else words
+
+    def complete(self) -> None:
+        """Make all pairs, and those again where a disturbed benchmark has too few reliable ones for a verdict.
+
+        Benchmarks with enough reliable pairs keep their times. They have been judged.
+        """
+        pair = self.pairs[0]
+        all_runs = [runs for repeat in range(self.repeats) if (runs := self.runs(pair, repeat))]
+        reliable: dict[str, int] = {}
+        for runs in all_runs:
+            for name in set.intersection(*({*run.measurement.subjects} for run in runs if run.measurement)):
+                reliable[name] = reliable.get(name, 0) + all(name not in run.taken for run in runs)
+        self._decided = {name for name, pairs in reliable.items() if pairs >= VERDICT_PAIRS}
+        undecided = reliable.keys() - self._decided
+        self.make(needs_rerun=lambda pair, run: not undecided.isdisjoint(run.taken))
+
+    def execute(self, item: BenchmarkSide, repeat: int, folder: Path) -> BenchmarkRun:
+        """Run one side in a fresh process, and store the file of its benchmarks."""
+        file = benchmark_files.run_file(folder, item.id, repeat)
+        with PrivateFolder() as temporary:
+            written = temporary.path.resolve() / "benchmarks.json"
+            words = self._words(written, item)
+            meter = self._meter()
+            log, code = _run(words, item.folder, self._environment(item, repeat, temporary.path))
+            usage = meter.usage()
+            if (reason := self._why_failed(code, log, written, item)) is not None:
+                atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
+                return BenchmarkRun(None, reason)
+            if self.command.option == "--pytest":
+                values = atomic_files.parse_json(written.read_bytes())
+            else:
+                values = self._values(written, usage.wall_seconds, _taken(usage))
+        self._complete_facts(values, item)
+        values["benchmarks"] = [*self._undecided(values["benchmarks"], file), *self._judged_entries.pop(file, [])]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.write_atomically(file, json.dumps(values, indent=1))
+        run = BenchmarkRun(benchmark_files.read(file))
+        if folder != self.folder and run.measurement:
+            self._warm_names[item.id] = run.measurement.subjects.keys()
+            self._refuse_other_benchmarks()
+        return run
+
+    def _undecided(self, entries: Sequence[dict[str, Any]], file: Path) -> list[dict[str, Any]]:
+        judged_names = {entry["fullname"] for entry in self._judged_entries.get(file, [])}
+        return [entry for entry in entries if entry["fullname"] not in judged_names]
+
+    def _words(self, written: Path, side: BenchmarkSide) -> list[str]:
+        if self.command.option == "--command":
+            return [word.replace(JSON_WORD, str(written)) for word in self.command.words]
+        own_plugin = ["-p", "no:convtwins", "-p", PLUGIN]  # the same one on both sides, whatever is installed there
+        return [side.python, "-m", "pytest", *own_plugin, *self.command.words, f"--benchmark-json={written}"]
+
+    def _environment(self, side: BenchmarkSide, repeat: int, temporary: Path) -> dict[str, str]:
+        """Return the variables of a run. Its worktree comes first on Python's path."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        variables.pop("PYTEST_CURRENT_TEST", None)
+        (temporary / "plugin").mkdir()
+        (temporary / "plugin" / f"{PLUGIN}.py").symlink_to(plugin_file())
+        user_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = [str(temporary / "plugin"), *side.python_path, *user_paths]
+        place = turn([pair_side.id for pair_side in self.pairs[0]], repeat).index(side.id)
+        run = {"side": side.id, "pair": repeat, "place": place, "root": side.root and str(side.root)}
+        return variables | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            # `python` of a command is that of the side's environment.
+            "PATH": os.pathsep.join([str(Path(side.python).parent), os.environ.get("PATH", os.defpath)]),
+            RUN_VARIABLE: json.dumps(run),
+        }
+
+    def _why_failed(self, code: int, log: str, written: Path, side: BenchmarkSide) -> str | None:
+        """Say why a run measured nothing. None: it ended well."""
+        where = f"the output is in {self.folder / f'failed-{side.id}.log'}"
+        marks = _MARKS.findall(log)
+        last = f": {wording.one_line(marks[-1]).strip()}" if marks else ""
+        if self.command.option == "--command":
+            if code:
+                lines = [line for line in log.splitlines() if line.strip()]
+                last = f": {wording.one_line(lines[-1]).strip()}" if lines else ""
+                return f"{describe_exit(code)}{last}; {where}"
+            if JSON_WORD in self.command.text and not written.exists():
+                return f"it wrote no {JSON_WORD}; {where}"
+            return None
+        if "xdist" in log and not written.exists() and code in (0, 1):
+            return "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing. Add -n 0 to --pytest"
+        if code == 4 and "--benchmark-json" in log:
+            return f"{side.python} has no pytest-benchmark. Install it there"
+        if "No module named pytest" in log and code == 1:
+            return f"{side.python} has no pytest. Install it there"
+        what = {1: "a test failed", 2: "its tests cannot be imported", 4: "pytest refused its arguments"}.get(code)
+        if what is not None:
+            return f"{what}{last}; {where}"
+        if code == 5 or (code == 0 and not written.exists()):
+            return f"{_NO_BENCHMARK}. Name the files of your benchmarks in --pytest; {where}"
+        if code:
+            return f"{describe_exit(code)}{last}; {where}"
+        return None
+
+    def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:
+        """Return a command's figures in the form of pytest-benchmark: its wall seconds, or those that it wrote."""
+        figures: dict[str, float] = {self.command.name: seconds}
+        notes: dict[str, Any] = {"cores_taken": taken}
+        if JSON_WORD in self.command.text:
+            notes["is_figure"] = True
+            figures = _read_figures(written)
+        return {
+            "machine_info": {},
+            "commit_info": {},
+            "benchmarks": [
+                {
+                    "fullname": name,
+                    "name": name,
+                    "extra_info": {MACHINE_KEY: notes},
+                    "stats": {"median": value, "q1": value, "q3": value, "rounds": 1},
+                }
+                for name, value in figures.items()
+            ],
+            "datetime": datetime.now(UTC).isoformat(),
+        }
+
+    def _complete_facts(self, values: dict[str, Any], side: BenchmarkSide) -> None:
+        """Add machine and code of a run. The files then stand alone in `history`, too."""
+        facts = machine.describe()
+        info = values["machine_info"]
+        info["python_version"] = side.facts.environment.python
+        known = {name: facts.get(name) for name in (*machine.IDENTITY, "system")}
+        other_modules = (info.get(MACHINE_KEY) or {}).get("imported_from_elsewhere")
+        if other_modules:
+            module, place = next(iter(other_modules.items()))
+            raise RevisionError(
+                f"The {side.id} imported {module} from {place}, and not from its checkout. Both sides would be the same code. "
+                f"Received: {side.facts.name}. Uninstall what is there, or install your project with pip install -e."
+            )
+        info[MACHINE_KEY] = {**known, "versions": {}}
+        values["commit_info"] = {
+            **(values.get("commit_info") or {}),
+            "id": side.facts.commit or "unversioned",
+            "time": side.facts.committed_at,
+            "dirty": side.facts.dirty,
+        }
+
+    def _refuse_other_benchmarks(self) -> None:
+        """Refuse sides without a common benchmark, as soon as both are warm."""
+        names = list(self._warm_names.values())
+        if len(names) == 2 and {*names[0]}.isdisjoint(names[1]):
+            received = " and ".join(wording.listed(list(side_names)) for side_names in names)
+            raise RevisionError(
+                f"Base and head have no benchmark in common. Received: {received}. Choose revisions with the same benchmarks."
+            )
+
+
+def _taken(usage: Usage) -> float:
+    """Return the cores that other work took from as many cores as the command used, at least one."""
+    if not usage.wall_seconds:
+        return 0.0
+    used, others = (seconds / usage.wall_seconds for seconds in (usage.process_cpu_seconds, usage.other_cpu_seconds))
+    return cores_taken(others, max(math.ceil(used - 0.25), 1), machine.describe())
+
+
+def code_hash() -> str:
+    """Return the digest of the code that measures benchmarks."""
+    return hashlib.sha256(plugin_file().read_bytes()).hexdigest()
+
+
+def plugin_file() -> Path:
+    """Return the file of the plug-in. An installed package has it above the suite, a checkout beside it."""
+    names = (machine.PROJECT_ROOT / "convtwins", machine.PROJECT_ROOT.parent)
+    return next(folder / "pytest_plugin.py" for folder in names if (folder / "pytest_plugin.py").exists())
+
+
+def _read_figures(path: Path) -> dict[str, float]:
+    """Read the figures that a command wrote: a flat JSON object of positive numbers."""
+    try:
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        figures = {str(name): float(value) for name, value in values.items()}
+        bad = [name for name, value in figures.items() if not (math.isfinite(value) and value > 0)]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SpecError(
+            f"The file of {JSON_WORD} must hold an object of numbers ({type(error).__name__}). Received: "
+            f'{wording.shortened(path.read_text(encoding="utf-8", errors="replace"), 80)!r}. Write e.g. {{"seconds": 1.5}}.'
+        ) from None
+    if bad or not figures:
+        received = f"{bad[0]} = {figures[bad[0]]}" if bad else "none"
+        raise SpecError(f"Figures of {JSON_WORD} are compared as ratios, so they must be above 0. Received: {received}.")
+    return figures
+
+
+def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[str, int]:
+    """Run a command to its end, with its descendants in a group of their own. Returns its output and exit code."""
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RevisionError(f"{words[0]} cannot be started ({error.strerror}). Name a program that is there.") from None
+    try:
+        output, _ = process.communicate()
+        return output, process.returncode
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_KILL_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()

@@ -1,0 +1,133 @@
+"""The two sides of benchmarks of your own: revisions of a repository, each in its own worktree, or two environments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.artifacts.schema import Environment
+from common.machine import code_version, machine
+from compare.cli.errors import UnfitError
+from compare.running import contestants
+from compare.tools.regression import revisions
+from compare.tools.regression.benchmark_files import PlannedSide
+from compare.tools.regression.revisions import RevisionError
+
+_DESCRIBE = """
+import json, sys
+paths = sys.path[1:]
+for finder in sys.meta_path:
+    # An editable installation of setuptools names the folders of its packages here.
+    mapping = getattr(sys.modules.get(getattr(finder, "__module__", "")), "MAPPING", {})
+    paths += [str(path).rpartition("/")[0] for path in mapping.values()]
+sys.path.insert(0, sys.argv[1])
+from common.machine import environment
+sys.path.pop(0)
+print(json.dumps({"paths": paths, "environment": environment.describe()}))
+"""
+_DESCRIBE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class BenchmarkSide:
+    """Where benchmarks of one side run."""
+
+    id: str
+    """`base` or `head`."""
+    facts: PlannedSide
+    folder: Path
+    """Working directory of its processes."""
+    root: Path | None = None
+    """Folder of the worktree. None: the benchmarks run in the caller's folder."""
+    python_path: tuple[str, ...] = ()
+    """Folders of the worktree that are imported from, before those of the environment."""
+
+    @property
+    def python(self) -> str:
+        return self.facts.environment.interpreter
+
+
+def from_environments(sides: Sequence[str], pythons: Sequence[str]) -> list[BenchmarkSide]:
+    """Return this folder's code in several environments.
+
+    Args:
+        sides: id of each side.
+        pythons: its environment, see `contestants.interpreter`.
+    """
+    here = Path.cwd()
+    answer = revisions.git("rev-parse", "--show-toplevel", at=here)
+    code = {} if answer.returncode else code_version.describe(Path(answer.stdout.strip()))
+    found: list[BenchmarkSide] = []
+    for side, python in zip(sides, pythons, strict=True):
+        environment, _ = _describe(contestants.interpreter(python))
+        facts = PlannedSide(
+            name=python, commit=code.get("commit"), dirty=bool(code.get("dirty")), repository=None, environment=environment
+        )
+        found.append(BenchmarkSide(side, facts, here))
+    return found
+
+
+class Repository:
+    """The git repository of the caller's folder, whose revisions are measured.
+
+    Args:
+        python: environment of the benchmarks, see `contestants.interpreter`.
+    """
+
+    def __init__(self, python: str) -> None:
+        here = Path.cwd().resolve()
+        answer = revisions.git("rev-parse", "--show-toplevel", at=here)
+        if answer.returncode:
+            raise RevisionError(f"{here} lies in no git repository, so it has no revisions. Go to the folder of your project.")
+        self.root = Path(answer.stdout.strip()).resolve()
+        self._folder = here.relative_to(self.root)
+        self.environment, paths = _describe(contestants.interpreter(python))
+        inside = [Path(path).resolve() for path in paths if path and Path(path).resolve().is_relative_to(self.root)]
+        self._paths = [path.relative_to(self.root) for path in inside]
+
+    @contextmanager
+    def checked_out(self, side: str, revision: str) -> Generator[BenchmarkSide]:
+        """Check out a revision, or `PATH@REV` of another clone, in a temporary folder that is always removed."""
+        repository, name = revisions.named(revision, self.root)
+        commit = revisions.commit_of(name, repository)
+        with revisions.worktree(commit, repository) as worktree:
+            folder = worktree.root / self._folder
+            if not folder.is_dir():
+                raise RevisionError(f"{revision} has no folder {self._folder}. Choose a newer base.")
+            # What an installation put on Python's path, and the usual place of a package. The folder itself comes first anyway.
+            paths = dict.fromkeys(worktree.root / path for path in (*self._paths, self._folder / "src", Path("src")))
+            facts = revisions.describe_commit(commit, repository)
+            planned = PlannedSide(
+                name=revision,
+                commit=commit,
+                committed_at=facts["committed_at"],
+                repository=str(repository),
+                environment=self.environment,
+            )
+            yield BenchmarkSide(side, planned, folder, worktree.root, tuple(str(path) for path in paths if path.is_dir()))
+
+    def refuse_changes(self) -> None:
+        """Refuse uncommitted changes: the head is a commit, and would not hold them."""
+        revisions.refuse_changes(self.root)
+
+
+def _describe(python: Path) -> tuple[Environment, list[str]]:
+    """Return the environment of an interpreter and the folders that it imports from. It needs no package."""
+    command = [str(python), "-c", _DESCRIBE, str(machine.PROJECT_ROOT)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, timeout=_DESCRIBE_SECONDS, cwd="/"
+        )
+        described: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        raise UnfitError(
+            f"The interpreter cannot be used ({type(error).__name__}). Received: {python}. Name the python of an environment."
+        ) from None
+    return Environment.model_validate(described["environment"]), described["paths"]

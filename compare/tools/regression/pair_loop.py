@@ -1,0 +1,202 @@
+"""Runs of a base and a head in turn: A B, then B A. A subclass runs trainings, or benchmarks of your own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from common.artifacts.schema import RunResult
+from common.machine.private_folder import PrivateFolder
+from compare.cli.errors import LaunchError
+from compare.cli.progress import Display
+from compare.judgement.sides import BASE, HEAD
+from compare.running.interleaving import Job, run_in_turns, turn
+from compare.statistics.statistics import VERDICT_PAIRS
+from compare.tools.regression.revisions import RevisionError
+
+
+class PairItem(Protocol):
+    """One side of a pair, e.g. a row."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=PairItem)
+Result = TypeVar("Result")
+
+
+class Pair(NamedTuple, Generic[Item]):
+    """An item of the head, and the same item of its base."""
+
+    base: Item
+    head: Item
+
+
+class PairLoop(ABC, Generic[Item, Result]):
+    """Runs in pairs, in a folder that may hold a part of them.
+
+    Attributes:
+        pairs: what is run on both sides.
+        repeats: the most pairs of each.
+        folder: where the runs are stored.
+        base_name: name of the base, for messages.
+        progress: shows the progress.
+    """
+
+    pairs: Sequence[Pair[Item]]
+    repeats: int
+    folder: Path
+    base_name: str
+    progress: Display
+
+    @abstractmethod
+    def name(self, pair: Pair[Item]) -> str:
+        """Return the name of a pair for a reader."""
+
+    @abstractmethod
+    def stored(self, item: Item, repeat: int) -> Result | None:
+        """Return a stored run that ended well. None: there is none."""
+
+    @abstractmethod
+    def remove(self, item: Item, repeat: int) -> None:
+        """Remove a stored run."""
+
+    @abstractmethod
+    def rounds_left(self, again: Collection[tuple[str, int]]) -> Sequence[Sequence[Job[Item]]]:
+        """Return the runs of each round that are not stored, and those of `again`, by item and repeat."""
+
+    @abstractmethod
+    def execute(self, item: Item, repeat: int, folder: Path) -> Result:
+        """Run one side, and store the result in a folder."""
+
+    @abstractmethod
+    def failure(self, result: Result) -> str | None:
+        """Say how a run ended, e.g. `failed: exit code 1`. None: it ended well."""
+
+    @abstractmethod
+    def ending(self, result: Result) -> tuple[RunResult | None, str]:
+        """Return a run and a note for its progress line."""
+
+    @abstractmethod
+    def is_disturbed(self, result: Result) -> bool:
+        """Return whether other work disturbed a run."""
+
+    def check_stored(self, job: Job[Item], result: Result, label: str) -> None:
+        """Raise OSError if a run could not be stored."""
+
+    def runs(self, pair: Pair[Item], repeat: int) -> list[Result]:
+        """Return the stored runs of both sides, if both ended well. Else empty."""
+        runs = [result for item in pair if (result := self.stored(item, repeat)) is not None]
+        return runs if len(runs) == len(pair) else []
+
+    def make(
+        self,
+        enough: Callable[[], bool] | None = None,
+        warm: Collection[str] = (),
+        needs_rerun: Callable[[Pair[Item], Result], bool] = lambda pair, run: False,
+    ) -> None:
+        """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
+
+        A pair without one of its runs is made again as a whole: both must meet the same state of the machine.
+
+        Args:
+            enough: asked after each pair whether more are needed. Then the runs of both sides must succeed. None: all pairs of
+                the plan are made.
+            warm: sides that need no warm-up.
+            needs_rerun: whether a stored run does not count, so that its pair is made again.
+
+        Raises:
+            OSError: a result could not be stored.
+        """
+        again: set[tuple[str, int]] = set()
+        for pair in self.pairs:
+            for repeat in range(self.repeats):
+                runs = self.runs(pair, repeat)
+                if not runs or any(needs_rerun(pair, run) for run in runs):
+                    again |= {(item.id, repeat) for item in pair}
+        left = self.rounds_left(again)
+        num_planned, num_left = len(self.pairs) * self.repeats, len(again) // 2
+        if num_left < num_planned:
+            self.progress.stage(f"{num_planned - num_left} of {num_planned} pairs are in {self.folder}")
+        if not left:
+            return
+        self._warm_up([side for side in (BASE, HEAD) if side not in warm], strict=enough is not None)
+        places = {item.id: (pair, side) for pair in self.pairs for item, side in zip(pair, (BASE, HEAD), strict=True)}
+
+        def label(job: Job[Item]) -> str:
+            pair, side = places[job.item.id]
+            most = "at most " if enough is not None else ""
+            return f"{self.name(pair)}, {side} ({job.repeat + 1} of {most}{self.repeats})"
+
+        def execute(job: Job[Item]) -> Result:
+            pair, side = places[job.item.id]
+            if side == turn((BASE, HEAD), job.repeat)[0]:  # the first of its pair
+                for item in pair:
+                    self.remove(item, job.repeat)
+            result = self.execute(job.item, job.repeat, self.folder)
+            if self.failure(result) is not None:
+                self.check_stored(job, result, label(job))
+            return result
+
+        def accept(job: Job[Item], result: Result) -> bool:
+            if enough is None or (failure := self.failure(result)) is None:
+                return True
+            pair, side = places[job.item.id]
+            words = f"{self.name(pair)} did not end well ({failure})."
+            if side == BASE:
+                raise LaunchError(f"{self.base_name}: {words} It had ended well before. The same command continues.")
+            raise RevisionError(words)
+
+        for _ in run_in_turns(
+            left,
+            execute,
+            self.progress,
+            name=lambda item: self.name(places[item.id][0]),
+            label=label,
+            accept=accept,
+            ending=self.ending,
+        ):
+            if enough is not None and enough():
+                return
+
+    def complete_pairs(self, is_in_doubt: Callable[[Result], bool]) -> None:
+        """Make all pairs, and those again that other work disturbed, where too few reliable pairs are left for a verdict.
+
+        Other pairs stay. Their times have been judged, and whoever could draw them again would choose among verdicts.
+
+        Args:
+            is_in_doubt: whether the times of a run are unreliable, for this reason or another.
+        """
+
+        def num_reliable(pair: Pair[Item]) -> int:
+            all_runs = [self.runs(pair, repeat) for repeat in range(self.repeats)]
+            return sum(bool(runs) and not any(map(is_in_doubt, runs)) for runs in all_runs)
+
+        undecided = [pair for pair in self.pairs if num_reliable(pair) < VERDICT_PAIRS]
+        self.make(needs_rerun=lambda pair, result: pair in undecided and self.is_disturbed(result))
+
+    def _warm_up(self, sides: Collection[str], *, strict: bool) -> None:
+        """Make one run of each item and side, and discard it. It compiles, fills caches, and shows whether the side can run."""
+        with PrivateFolder() as temporary:
+            for pair in self.pairs:
+                for item, side in zip(pair, (BASE, HEAD), strict=True):
+                    if side not in sides:
+                        continue
+                    self.progress.stage(f"{self.name(pair)}, {side}: warm-up")
+                    if (failure := self.failure(self.execute(item, 0, temporary.path))) is None:
+                        continue
+                    if side == BASE:
+                        raise RevisionError(
+                            f"{self.base_name} cannot do {self.name(pair)} ({failure}), so there is "
+                            f"nothing to compare with. {self.other_base}"
+                        )
+                    words = f"{self.name(pair)} did not end well ({failure})."
+                    if strict:
+                        raise RevisionError(words)
+                    raise LaunchError(f"The head's warm-up of {words} {self.base_name} can do it. {self.repair_head}")
+
+    other_base = "Choose another base, or rows that it can do with --only."
+    repair_head = "Repair it, or choose other rows with --only."

@@ -1,0 +1,198 @@
+"""Suites of pytest-benchmark and commands of one's own, of two revisions or environments in turn, in real processes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compare.tools.regression import own_suite
+from tests.compare.tools.regression.own_suite import ARGS, SLOWER, WORK, inside, notes_of, project
+from tests.compare.tools.regression.repository import commit, git, worktrees
+from tests.support import trees
+from tests.support.command_line import Ended, convtwins
+from tests.support.refusals import check_ended
+
+PARSE, WRITE = "bench/test_work.py::test_speed[parse]", "bench/test_work.py::test_speed[write]"
+
+
+def regress(repository: Path, *words: object, arguments: str = ARGS) -> Ended:
+    with inside(repository):
+        return convtwins("regress", *words, "--pytest", arguments)
+
+
+def judged(ended: Ended) -> tuple[int, dict[str, Any]]:
+    assert ended.stdout, ended.output
+    return ended.exit_code, json.loads(ended.stdout)
+
+
+def verdicts(report: dict[str, Any]) -> dict[str, str]:
+    return {change["id"]: change["verdict"] for change in report["changes"]}
+
+
+def test_a_slowdown_of_one_benchmark_is_a_regression_of_that_one_alone(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project", SLOWER)
+    code, report = judged(regress(repository, "--interleaved", "before", "--repeats", 5, "--out", tmp_path / "out", "--json"))
+    assert code == 3 and verdicts(report) == {PARSE: "regression", WRITE: "no change shown"}
+    (change,) = (each for each in report["changes"] if each["id"] == PARSE)
+    assert change["change"]["value"] == pytest.approx(1.2, rel=0.001) and change["change"]["n"] == 5
+    assert report["paired"] and report["in_turn"]
+    assert report["baseline"]["commit"] == git(repository, "rev-parse", "before")[:8]
+    assert report["candidate"]["commit"] == git(repository, "rev-parse", "HEAD")[:8]
+    assert worktrees(repository) == 1
+    runs = {path.stem: notes_of(path)["test_speed[parse]"] for path in (tmp_path / "out" / "runs").iterdir()}
+    order = [(each["pair"], each["place"], each["side"]) for each in runs.values()]
+    assert sorted(order)[:6] == [(0, 0, "base"), (0, 1, "head"), (1, 0, "head"), (1, 1, "base"), (2, 0, "base"), (2, 1, "head")]
+
+
+def test_one_commit_against_itself_is_no_regression_and_its_noise_is_said(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    out = tmp_path / "out"
+    code, report = judged(regress(repository, "--interleaved", "HEAD", "--repeats", 5, "--out", out, "--json"))
+    assert code == 0 and {*verdicts(report).values()} == {"no change shown"}
+    assert report["noise"]["n"] == 8 and 1.0 < report["noise"]["high"] < 1.01
+    before = {path: path.read_bytes() for path in (out / "runs").iterdir()}
+    code, again = judged(regress(repository, "--interleaved", "HEAD", "--repeats", 5, "--out", out, "--json"))
+    assert code == 0 and again["changes"] == report["changes"]
+    assert {path: path.read_bytes() for path in (out / "runs").iterdir()} == before  # only judged again
+    assert "Noise here today: 0.99 to 1.01" in (out / "regress.md").read_text()
+
+
+FAILING = 'def test_it_works():\n    assert 1 == 2, "it does not"\n'
+NO_CLOCK = own_suite.SUITE.replace("from work import cost", "from work import nothing")
+OTHERS = own_suite.SUITE.replace("test_speed", "test_pace")
+
+
+@pytest.mark.parametrize(
+    ("files", "exit_code", "names"),
+    [
+        ({"bench/test_other.py": FAILING}, 1, ["head", "a test failed", "it does not"]),
+        ({"bench/test_work.py": NO_CLOCK}, 1, ["head", "its tests cannot be imported"]),
+        ({"bench/test_work.py": OTHERS}, 2, ["no benchmark in common", "test_pace[parse]", "test_speed[parse]"]),
+        ({"bench/test_work.py": "def test_nothing():\n    pass\n"}, 1, ["head", "no benchmark was collected", "--pytest"]),
+    ],
+    ids=["a test fails", "an import fails", "other benchmarks", "no benchmark"],
+)
+def test_a_head_that_cannot_be_measured_ends_with_the_reason(
+    tmp_path: Path, files: dict[str, str], exit_code: int, names: list[str]
+) -> None:
+    repository = project(tmp_path / "project", WORK, **files)
+    out = tmp_path / "out"
+    ended = regress(repository, "--interleaved", "before", "--out", out)
+    check_ended(ended, exit_code=exit_code, names=names)
+    assert not [*(out / "runs").glob("*")] and worktrees(repository) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "names"),
+    [
+        (["--interleaved", "before"], f"{ARGS} -n 2", ["pytest-xdist", "-n 0"]),
+        (["--interleaved", "before"], f"{ARGS} --no-such-option", ["pytest refused its arguments", "--no-such-option"]),
+        (["--interleaved", "before"], "bench/none.py", ["bench/none.py"]),
+        (["--interleaved", "nothing"], ARGS, ["nothing"]),
+        (["--interleaved", "before"], "bench 'open", ["--pytest"]),
+        (["--interleaved", "before"], "bench --benchmark-json=x", ["--benchmark-json"]),
+        (["--interleaved", "before", "--python", "/nowhere/python"], ARGS, ["/nowhere/python"]),
+        (["--interleaved", "before", "--epochs", "3"], ARGS, ["--pytest", "--epochs"]),
+        (["--interleaved", "before", "--command", "true"], ARGS, ["--pytest", "--command"]),
+        ([], ARGS, ["--interleaved"]),
+    ],
+)
+def test_a_request_that_measures_nothing_is_refused(tmp_path: Path, words: list[str], arguments: str, names: list[str]) -> None:
+    repository = project(tmp_path / "project")
+    ended = regress(repository, *words, *(["--out", tmp_path / "out"] if words else []), arguments=arguments)
+    check_ended(ended, names=names)
+    assert worktrees(repository) == 1
+
+
+def test_a_base_without_benchmarks_is_refused_and_changes_must_be_committed(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    git(repository, "rm", "-q", "-r", "bench")
+    commit(repository, "none", {"bench/readme.txt": "none"}, "none")
+    commit(repository, "again", own_suite.FILES)
+    check_ended(regress(repository, "--interleaved", "none", "--out", tmp_path / "out"), names=["none", "another base"])
+    trees.write(repository, {"src/work.py": SLOWER})
+    check_ended(regress(repository, "--interleaved", "before", "--out", tmp_path / "out"), names=["src/work.py"])
+    check_ended(regress(tmp_path, "--interleaved", "before", "--out", tmp_path / "out"), names=["no git repository"])
+
+
+def test_benchmarks_that_other_work_disturbed_do_not_count_and_are_made_again(tmp_path: Path) -> None:
+    taken = {f"head-{pair}": {"test_speed[parse]": 0.9} for pair in range(5)}
+    repository = project(tmp_path / "project", SLOWER, **{"bench/taken.json": json.dumps(taken)})
+    words = ("--interleaved", "before", "--repeats", 5, "--out", tmp_path / "out")
+    code, report = judged(regress(repository, *words, "--json"))
+    assert code == 5 and verdicts(report) == {PARSE: "not judged", WRITE: "no change shown"}
+    assert any("5 of 5 runs of the candidate were disturbed" in caution for caution in report["cautions"])
+    points = convtwins("history", tmp_path / "out", "--json").succeeded()
+    assert {(each["name"], each["commit"][:8]) for each in json.loads(points.stdout)} == {
+        ("test_speed[parse]", report["baseline"]["commit"]),
+        *(("test_speed[write]", report[side]["commit"]) for side in ("baseline", "candidate")),
+    }
+    runs = tmp_path / "out" / "runs"
+    before = {path.name: json.loads(path.read_text())["datetime"] for path in runs.iterdir()}
+    kept = json.loads((runs / "head-0.json").read_text())["benchmarks"][1]
+    judged(regress(repository, *words, "--json"))
+    after = {path.name: json.loads(path.read_text()) for path in runs.iterdir()}
+    assert all(after[name]["datetime"] != time for name, time in before.items())
+    assert kept in after["head-0.json"]["benchmarks"]  # it has been judged
+
+
+def test_code_that_is_imported_from_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed copy would be measured on both sides."""
+    repository = project(tmp_path / "project", SLOWER)
+    trees.write(tmp_path / "installed", {"work.py": WORK})
+    conftest = f"import sys\nsys.path.insert(0, {str(tmp_path / 'installed')!r})\n" + own_suite.CONFTEST
+    commit(repository, "path", {"bench/conftest.py": conftest}, "path")
+    ended = regress(repository, "--interleaved", "path", "--out", tmp_path / "out")
+    check_ended(ended, names=["work", tmp_path / "installed" / "work.py", "pip install -e"])
+
+
+def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> None:
+    script = "import json, sys\njson.dump({'loss seconds': %s, 'peak MiB': 3.0}, open(sys.argv[1], 'w'))\n"
+    repository = project(tmp_path / "project", **{"train.py": script % 1.5})
+    commit(repository, "slower", {"train.py": script % 2.0})
+    with inside(repository):
+        words = ("regress", "--interleaved", "HEAD~1", "--repeats", 5, "--json")
+        ended = convtwins(*words, "--command", "python train.py {json}", "--out", tmp_path / "figures")
+        report = json.loads(ended.stdout)
+        found = {change["id"]: change["change"]["value"] for change in report["changes"]}
+        assert found == {"loss seconds": pytest.approx(2.0 / 1.5), "peak MiB": 1.0}
+        seconds = json.loads(convtwins(*words, "--command", "python -c pass", "--out", tmp_path / "seconds").stdout)
+        assert [change["id"] for change in seconds["changes"]] == ["python -c pass"]
+        assert seconds["changes"][0]["baseline"]["median"] > 0.0
+        for command, names in (
+            ("python train.py", ["exit code 1", "IndexError"]),
+            ("python -c pass {json}", ["{json}"]),
+            ("no-such-program", ["no-such-program"]),
+            ("""python -c "open('{json}', 'w').write('[1]')" """, ["{json}", "[1]"]),
+            ("""python -c "open('{json}', 'w').write('{\\"loss\\": 0}')" """, ["{json}", "loss = 0.0"]),
+        ):
+            check_ended(convtwins(*words, "--command", command, "--out", tmp_path / "bad"), names=names)
+
+
+def test_two_environments_measure_this_folder(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    (tmp_path / "other").symlink_to(Path(sys.executable).parent.parent)
+    trees.write(repository, {"src/work.py": SLOWER})  # changes are measured, too
+    words = ("--environments", sys.executable, tmp_path / "other", "--repeats", 5, "--out", tmp_path / "out", "--json")
+    code, report = judged(regress(repository, *words, arguments=f"{ARGS} -o pythonpath=src"))
+    assert code == 0 and report["baseline"]["commit"].endswith("+changes")
+    assert {*verdicts(report).values()} == {"no change shown"}
+
+
+def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> None:
+    """The second of two candidates is slow. The first has a failing test, and is left out: it may have made it slow, too."""
+    repository = project(tmp_path / "project", WORK, **{"bench/test_other.py": FAILING})
+    commit(repository, "slow", {"src/work.py": SLOWER, "bench/test_other.py": ""})
+    words = ("bisect", "--good", "before", "--pytest", ARGS, "--json")
+    with inside(repository):
+        ended = convtwins(*words, "--out", tmp_path / "out", "--only", PARSE)
+        check_ended(convtwins(*words, "--out", tmp_path / "several"), names=["one benchmark", "--only", PARSE, WRITE])
+    report = json.loads(ended.stdout)
+    titles = [each["title"].partition(" ")[2] for each in report["candidates"]]
+    assert titles == ["before", "now", "slow"] and report["metric"] == "seconds"
+    assert {titles[int(place)] for place in report["search"]["skipped"]} == {"now"}
+    assert report["search"]["outcome"] == "one of several" and ended.exit_code == 5
+    assert report["suspects"] == [git(repository, "rev-parse", name) for name in ("HEAD~1", "HEAD")]
+    assert report["search"]["trials"][0]["verdict"] == "bad" and worktrees(repository) == 1

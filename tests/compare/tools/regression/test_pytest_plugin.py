@@ -1,0 +1,148 @@
+"""The plug-in of pytest: what it records, how it judges, and callables in turn, in real processes of pytest."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare.statistics import statistics
+from convtwins import pytest_plugin
+from convtwins.pytest_plugin import Paired
+from tests.compare.tools.regression.own_suite import FILES, SLOWER, notes_of, run_pytest
+from tests.compare.tools.regression.repository import commit, initialised
+from tests.support import processes, trees
+
+RATIOS = [1.01, 0.99, 1.03, 1.0, 1.02]
+BENCH = ("bench", "-q", "--benchmark-storage=file://stored")
+
+
+def stored(folder: Path, marker: str = "", files: int = 5) -> Path:
+    """A project, and so many stored files of its first commit."""
+    repository = initialised(folder)
+    suite = FILES["bench/test_work.py"].replace("@pytest.mark.benchmark", f"{marker}\n@pytest.mark.benchmark")
+    commit(repository, "before", {**FILES, "bench/test_work.py": suite, ".gitignore": "__pycache__\n.*\nstored\n"})
+    for number in range(files):
+        run = json.dumps({"pair": number})
+        run_pytest(repository, *BENCH, "--benchmark-autosave", CONVTWINS_RUN=run).succeeded()
+    return repository
+
+
+def test_it_is_imported_in_less_than_50_ms_and_brings_nothing_heavy() -> None:
+    code = (
+        "import sys, time, pytest; loaded = {*sys.modules}; begin = time.process_time(); import convtwins.pytest_plugin; "
+        "print(time.process_time() - begin, *{name.split('.')[0] for name in {*sys.modules} - loaded})"
+    )
+    seconds, *modules = processes.python("-c", code).succeeded().stdout.split()
+    assert float(seconds) < 0.05 and {*modules} <= {"convtwins", *sys.stdlib_module_names}
+
+
+def test_a_slower_benchmark_fails_only_where_it_is_marked(tmp_path: Path) -> None:
+    marked = stored(tmp_path / "marked", "@pytest.mark.convtwins(limit='10%')")
+    done = run_pytest(marked, *BENCH).succeeded()
+    assert "convtwins" not in done.stdout.rpartition("Legend")[2]  # its own commit is no baseline
+    commit(marked, "slower", {"src/work.py": SLOWER})
+    done = run_pytest(marked, *BENCH)
+    lines = {line.split(":")[0]: line for line in done.stdout.splitlines() if " times " in line}
+    assert done.exit_code == 1
+    assert "slower, FAILED" in lines["test_speed[parse]"] and lines["test_speed[parse]"].count("limit 10 %") == 1
+    assert lines["test_speed[write]"].endswith("ok")
+    unmarked = trees.write(marked, {"bench/test_work.py": FILES["bench/test_work.py"]})
+    done = run_pytest(unmarked, *BENCH).succeeded()  # uncommitted changes beside the stored commit
+    assert any(line.endswith("slower") for line in done.stdout.splitlines())
+
+
+def test_a_gain_fails_where_the_marker_says_so_and_few_files_tell_nothing(tmp_path: Path) -> None:
+    repository = stored(tmp_path / "project", "@pytest.mark.convtwins(fail_when_faster=True)", files=5)
+    commit(repository, "faster", {"src/work.py": SLOWER.replace("1.2", "0.5")})
+    done = run_pytest(repository, *BENCH)
+    assert done.exit_code == 1 and "faster, FAILED" in done.stdout
+    for file in sorted((repository / "stored").rglob("*.json"))[3:]:
+        file.unlink()
+    done = run_pytest(repository, *BENCH).succeeded()
+    assert done.stdout.count("cannot tell: 3 of 5 stored files") == 2
+
+
+@pytest.mark.parametrize("marker", ["limit='much'", "limit=-1", "metric='median2'", "threshold=1", "'5%'"])
+def test_a_marker_that_cannot_be_read_ends_the_session(tmp_path: Path, marker: str) -> None:
+    trees.write(tmp_path, {"test_a.py": f"import pytest\n@pytest.mark.convtwins({marker})\ndef test_a():\n    pass\n"})
+    done = run_pytest(tmp_path, "test_a.py", "-q")
+    assert done.exit_code != 0 and "Received" in done.output and "convtwins takes limit" in done.output
+
+
+def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path: Path) -> None:
+    suite = "def test_a(benchmark):\n    benchmark.extra_info['mine'] = 1\n    benchmark.pedantic(sum, args=([1],))\n"
+    trees.write(tmp_path, {"test_a.py": suite + "\ndef test_b(benchmark):\n    benchmark(sum, [1])\n"})
+    run = json.dumps({"side": "head", "pair": 3, "place": 0})
+    run_pytest(tmp_path, "test_a.py", "-q", "--benchmark-json=a.json", CONVTWINS_RUN=run).succeeded()
+    notes = notes_of(tmp_path / "a.json")
+    assert [each["order"] for each in notes.values()] == [0, 1]
+    assert all(each["cores_taken"] >= 0.0 and each["pair"] == 3 and each["side"] == "head" for each in notes.values())
+    first, _ = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
+    assert first["extra_info"]["mine"] == 1
+    run_pytest(tmp_path, "test_a.py", "-q", "-p", "no:benchmark").output  # noqa: B018 (it ends without pytest-benchmark too)
+
+
+def test_other_work_is_what_the_machine_did_beyond_this_process(tmp_path: Path) -> None:
+    before = pytest_plugin.CpuUsage(wall=0.0, process_seconds=0.0, busy=0.0, stolen=0.0)
+    cores = float((len(pytest_plugin.os.sched_getaffinity(0)) and pytest_plugin.os.cpu_count()) or 1)
+    alone = pytest_plugin.CpuUsage(wall=10.0, process_seconds=10.0, busy=10.0, stolen=0.0)
+    assert alone.taken(before) == (0.0, 0.0)
+    full = pytest_plugin.CpuUsage(wall=10.0, process_seconds=7.0, busy=10.0 * cores, stolen=1.0)
+    taken = full.taken(before)
+    assert taken is not None and taken == (pytest.approx(0.3), pytest.approx(0.1))
+    assert pytest_plugin.usage_until_now(tmp_path) is None  # a system without /proc
+
+
+def test_the_ratio_of_callables_in_turn_is_that_of_the_suite_and_has_the_same_meaning_in_processes() -> None:
+    paired = Paired([1.0] * 5, RATIOS, (0.5, 0.6))
+    shown = statistics.paired_ratio([(ratio, 1.0) for ratio in RATIOS], one_look=True)
+    assert shown is not None
+    assert (paired.ratio, *paired.interval) == pytest.approx((shown.value, shown.low, shown.high))
+    fresh = Paired([1.0] * 5, RATIOS, (0.5, 0.6), processes=5)
+    assert (fresh.ratio, fresh.interval) == (paired.ratio, paired.interval)
+    paired.assert_not_slower("5%")
+    with pytest.raises(AssertionError, match="cannot tell"):
+        paired.assert_not_slower(0.01)
+    with pytest.raises(AssertionError, match="slower"):
+        Paired([1.0] * 5, [1.2 * ratio for ratio in RATIOS], (1.0, 1.0)).assert_not_slower("5%")
+    assert math.isnan(Paired([1.0], [1.0], (1.0, 1.0)).interval[0])
+
+
+PAIRED = """
+import os
+import time
+
+def fast():
+    time.sleep(0.006)
+
+def slow():
+    time.sleep(0.012)
+
+CALLS = []
+
+def test_here(paired):
+    def new():
+        time.sleep(0.0 if CALLS else 0.3)  # it compiles
+        CALLS.append("new")
+        slow()
+    found = paired(fast, new, turns=4)
+    assert found.ratio > 1.3 and found.processes == 0 and len(found.new_seconds) == 4
+    assert found.first_calls[1] > 0.3 > min(found.new_seconds)
+
+def test_in_processes(paired):
+    found = paired(lambda: slow(), lambda: fast(), processes=2, turns=2)
+    assert found.ratio < 0.8 and found.processes == 2 and len(found.new_seconds) == 2
+    found.assert_not_slower("500%")
+"""
+
+
+def test_callables_take_turns_here_or_in_fresh_processes_and_are_saved(tmp_path: Path) -> None:
+    trees.write(tmp_path, {"test_paired.py": PAIRED})
+    run_pytest(tmp_path, "test_paired.py", "-q", "--benchmark-json=a.json").succeeded()
+    notes = notes_of(tmp_path / "a.json")
+    assert notes["test_here"]["paired"]["ratio"] > 1.3 and notes["test_in_processes"]["paired"]["processes"] == 2
+    for each in json.loads((tmp_path / "a.json").read_text())["benchmarks"]:
+        assert each["stats"]["rounds"] == len(each["extra_info"]["convtwins"]["paired"]["old_seconds"])
+    run_pytest(tmp_path, "test_paired.py", "-q", "--benchmark-skip").succeeded()
