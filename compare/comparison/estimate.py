@@ -79,7 +79,7 @@ def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: 
     """Make the report of `rehearse`."""
     COMPARISON.check(request.out, comparison_plan.early_identity(request))
     plan = comparison_plan.build_plan(request, progress)
-    if warning := comparison_plan.large_batch_caution(plan):
+    for warning in comparison_plan.early_cautions(plan):
         typer.echo(warning, err=True)
     find_result = measure_by_kind(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
     jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]

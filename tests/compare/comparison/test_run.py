@@ -128,7 +128,7 @@ def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_
     batch: int, is_larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     done = compare_quick(tmp_path / "out", "--batch-size", str(batch))
-    caution = comparison_plan.large_batch_caution(store.read_plan(tmp_path / "out"))
+    caution = " ".join(comparison_plan.early_cautions(store.read_plan(tmp_path / "out")))
     assert bool(caution) is is_larger and ("5,000" in caution and "1,258" in caution) is is_larger
     rehearsed = compare_quick(tmp_path / "rehearsed", "--batch-size", str(batch), "--dry-run")
     assert done.stderr.startswith(caution) and caution in " ".join(rehearsed.stderr.split())
