@@ -28,7 +28,7 @@ from common.artifacts.trained import Card
 from common.data.batches import BatchPlan, Feed, order_digest
 from common.data.sources import Dataset
 from common.machine import heartbeat, machine, placement, ranges
-from common.machine.interference import Meter, Usage
+from common.machine.interference import LEAST_TIMED_SECONDS, Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.sharding import shard
 from common.models.weights import Weights, digest
@@ -39,9 +39,6 @@ from common.training.spot_checks import SpotChecks, example_hashes, fingerprint
 from common.training.timing import ClockAudit, ClockError, ClockEvidence, ClockSpan, Stopwatch, Timer
 from common.training.trainer import BaseTrainer, Batch
 from common.training.turns import Turn, Turns, seconds_ahead
-
-LEAST_TIMED_SECONDS = 0.5
-"""Seconds of training below which no number of used cores is reported: the kernel's clocks tick every 10 ms."""
 
 
 class _StepBlock(NamedTuple):

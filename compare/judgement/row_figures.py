@@ -100,6 +100,8 @@ class Summary(Frozen, extra="allow"):
     workers: int
     cores: int
     cores_used: float | None
+    unwatched_repeats: int
+    shortest_training_seconds: float | None
     cores_lost: float | None
     most_cores_used: float | None
     precision: str
@@ -215,8 +217,8 @@ class Summary(Frozen, extra="allow"):
 
     @property
     def unwatched(self) -> bool:
-        """Whether the row was too short to tell whether other work disturbed it."""
-        return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
+        """Whether a repeat was too short to tell whether other work disturbed it."""
+        return self.unwatched_repeats > 0
 
     @property
     def doubt(self) -> Doubt | None:

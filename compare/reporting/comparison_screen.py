@@ -405,6 +405,8 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
     for trouble, rows in rows_by_trouble.items():
         which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _listed_names(rows)
         sentences.append(f"{trouble}: {which}")
+    if (longer := cautions.longer(stored, summaries)) is not None:
+        sentences.append(statement_words.advice_words(longer))
     sentences += [
         f"{summary.name} {summary.status}: {summary.reason or 'no reason given'}"
         for summary in summaries
@@ -484,6 +486,8 @@ def _next(
         return [("continue", wording.command(*resume))]
     if any(row_ratio.judged.disturbed for row_ratio in ratios):
         return [("again", wording.command(*resume, "--again", "disturbed"))]
+    if any(summary.unwatched for summary in summaries):
+        return []  # more repeats of such runs decide nothing
     if any(not row_ratio.is_decided and row_ratio.judged.verdict != "no difference that matters" for row_ratio in ratios):
         repeats = max(VERDICT_PAIRS, 2 * comparison.settings.repeats if comparison.settings.repeats >= VERDICT_PAIRS else 0)
         return [("more repeats", wording.command(*resume, "--repeats", str(repeats)))]

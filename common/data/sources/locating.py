@@ -55,7 +55,9 @@ def other_reading(source: str) -> list[str]:
     if not is_name or not Path(source).exists():
         return []
     made_up = "drawn leaves" if source == synthetic_leaves.NAME else f"data set {source}"
-    return [caution(f"data.source {source} is the suite's {made_up}, not ./{source} of this folder. Use ./{source} to read that")]
+    return [
+        caution(f"data.source {source} is the suite's {made_up}, not ./{source} of this folder. Use ./{source} to read that")
+    ]
 
 
 def _plugin_sources(source: str) -> dict[str, EntryPoint]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -689,9 +690,22 @@ def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_
     assert ("larger than the training split" in caution) == larger and caution == snapshot
 
 
-def test_a_run_too_short_to_know_of_other_work_says_so(snapshot: SnapshotAssertion) -> None:
-    """As do the verdicts on it, and no others."""
-    judged = comparison_report.judge(with_runs(repeated(), FIRST, cores_used=None))
+@pytest.mark.parametrize("repeats", [[0, 1, 2, 3, 4], [0, 1, 2, 3], [3]], ids=["all", "all but one", "one"])
+def test_a_row_says_so_as_long_as_one_repeat_is_too_short_to_know_of_other_work(
+    repeats: list[int], snapshot: SnapshotAssertion
+) -> None:
+    """As do the verdicts on it, and no others. The cure stands behind it, in place of more repeats."""
+    short = with_runs(repeated(), FIRST, repeats, cores_used=None)
+    run = short.runs[short.comparison.rows[0].id][0]
+    judged = comparison_report.judge(
+        with_runs(short, FIRST, repeats, phases=run.phases.model_copy(update={"training_seconds": 0.4}))
+    )
+    assert judged.summaries[0].unwatched_repeats == len(repeats)
+    (caution,) = (caution for caution in judged.cautions if caution.kind == "unwatched")
+    assert caution.advice is not None and caution.advice.options == ("--epochs", "3")  # 2 epochs take 0.4 s
+    screen = comparison_report.report(judged, Path("out")).screen
+    assert screen is not None and not screen.next
+    assert "Use --epochs 3 or more." in next(answer for answer in screen.answers if answer.label == "Trouble").sentences
     assert [summary.in_doubt for summary in judged.summaries] == [True, False, False, False]
     assert [
         judged.in_words(judged.findings.troubles),
