@@ -25,7 +25,7 @@ from compare.results.store import IN_FLOAT64, StoredComparison
 from compare.running import matrix
 from compare.running.matrix import Row
 from compare.statistics import verdict_words
-from compare.statistics.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, inverse, resolution
+from compare.statistics.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, resolution
 
 MAX_NAMED = 2
 """Most rows or configurations that a sentence names. It counts the others."""
@@ -57,11 +57,8 @@ class RowRatio(NamedTuple):
 
     @property
     def times(self) -> tuple[Summary, Summary, Ratio]:
-        """(the faster row, the slower one, how many times as fast). Without a verdict: `fast` over `slow`."""
-        ratio = self.judged.ratio
-        if ratio.value < 1.0 and (self.is_decided or self.judged.verdict == _TOO_FEW):
-            return self.slow, self.fast, inverse(ratio)
-        return self.fast, self.slow, ratio
+        """(the faster row, the slower one, how many times as fast)."""
+        return verdict_words.faster_side(self.judged.ratio, self.fast, self.slow)
 
 
 def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings, folder: Path) -> Screen:
@@ -210,16 +207,17 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     if kind == "disturbed":
         where = _in(wording.listed(places, MAX_NAMED) if all(places) else "")
         return f"no finding between {one.contestant} and {other.contestant}{where}: other work disturbed it"
+    quicker = [row_ratio.times[0].contestant for row_ratio in ratios]
     others = [
-        f"{f'{row_ratio.times[0].contestant} ' if kind.startswith(_TOO_FEW) else ''}{_times(row_ratio)}{_in(place)}"
-        for row_ratio, place in zip(ratios, places, strict=True)
+        f"{'' if name == one.contestant else f'{name} '}{_times(row_ratio)}{_in(place)}"
+        for name, row_ratio, place in zip(quicker, ratios, places, strict=True)
     ][1:MAX_NAMED]
     num_unnamed = len(ratios) - 1 - len(others)
     more = [f"and {wording.count(num_unnamed, 'configuration')} more"] if num_unnamed else []
     text = (
         f"{_times(first)} times as fast as {other.contestant}{_in(places[0])}{verdict_words.within_margin_text(first.judged)}"
     )
-    text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} is {text}"
+    text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} {text}"
     return "; ".join([text, *others, *more])
 
 
@@ -272,9 +270,7 @@ def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]
             for name, row_ratio in zip(names, same_kind, strict=True)
         ]
         margin_text = verdict_words.within_margin_text(same_kind[0].judged) if len(same_kind) == 1 else ""
-        sentences.append(
-            f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times as fast' if len(same_kind) == 1 else ''}{margin_text}"
-        )
+        sentences.append(f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times' if len(same_kind) == 1 else ''}{margin_text}")
     return sentences
 
 
@@ -406,7 +402,7 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
         which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _listed_names(rows)
         sentences.append(f"{trouble}: {which}")
     if (longer := cautions.longer(stored, summaries)) is not None:
-        sentences.append(statement_words.advice_words(longer))
+        sentences[-1] += f". {statement_words.advice_words(longer)}"
     sentences += [
         f"{summary.name} {summary.status}: {summary.reason or 'no reason given'}"
         for summary in summaries
@@ -466,7 +462,8 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     mark = "~" if judged.verdict == "no difference that matters" and not row_ratio.is_in_doubt else "?"
     if row_ratio.is_decided:
         mark = "+" if ratio.value >= 1.0 else "-"
-    return f"{rival} {verdict_words.bounded_words(ratio)}", mark
+    times = verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"  # a chart has little room
+    return f"{rival} {times}", mark
 
 
 def _next(

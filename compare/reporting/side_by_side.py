@@ -30,7 +30,14 @@ from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
 from compare.results import store
 from compare.results.workspace import FolderKind
 from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, unpaired_ratio, verdicts
-from compare.statistics.verdict_words import bounded_words, family_words, interval_words, p_value_text, verdict_text
+from compare.statistics.verdict_words import (
+    bounded_words,
+    family_words,
+    faster_side,
+    interval_words,
+    p_value_text,
+    verdict_text,
+)
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"
@@ -169,9 +176,11 @@ def _faster(
         elif ours.id in judged_by_row:
             judged = judged_by_row[ours.id]
             kind = verdict_text(
-                judged, when_above="B is faster than A", when_below="B is slower than A", when_neither=judged.verdict
+                judged, when_above="B is faster than A", when_below="A is faster than B", when_neither=judged.verdict
             )
-            kinds.setdefault(f"{kind} (times as fast as A)", []).append(f"{ours.name} {bounded_words(judged.ratio)}")
+            quick, _, times = faster_side(judged.ratio, "B", "A")
+            side = "" if judged.verdict in ("above", "below") else f"{quick} "
+            kinds.setdefault(f"{kind} (times as fast)", []).append(f"{ours.name} {side}{bounded_words(times)}")
     return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 
@@ -278,7 +287,8 @@ def _sentences(
 
 def _speed(ours: Summary, theirs: Summary, judged: JudgedRatio, folders: tuple[Path, Path]) -> str:
     """A sentence on a row's speed. Its ratio is that of the seconds in A to those in B."""
-    times = f"B is {interval_words(judged.ratio)} times as fast as A"
+    quick, slow, ratio = faster_side(judged.ratio, "B", "A")
+    times = f"{quick} is {interval_words(ratio)} times as fast as {slow}"
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
         return " ".join([f"{ours.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
