@@ -370,6 +370,7 @@ def _replaced_ratios(stored: StoredComparison) -> list[JsonValue]:
     """Ratios before and after the rerun, which show whether disturbed repeats favoured a side. Empty if no pair changed."""
     rows = stored.comparison.rows
     pairs = [(other, one) for one, other in itertools.combinations(rows, 2) if matrix.same_except_contestant(one, other)]
+    pairs += [(base, row) for row in rows if (base := matrix.input_base_of(rows, row)) is not None]
     pairs += [
         (serial, row) for row in rows if row.spec.is_parallel and (serial := serial_row_of(stored.comparison, row)) is not None
     ]

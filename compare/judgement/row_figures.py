@@ -157,8 +157,14 @@ class Summary(Frozen, extra="allow"):
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
         if self.shares_name:
             return self.id
-        kind = f"{'Dask ' if self.input == 'dask' else ''}worker{'s' if self.workers > 1 else ''}"
-        return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
+        return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.input_words}"
+
+    @property
+    def input_words(self) -> str:
+        """The input for a reader: `inline`, `2 workers` or `1 Dask worker`."""
+        if self.input == "inline":
+            return self.input
+        return wording.count(self.workers, "Dask worker" if self.input == "dask" else "worker")
 
     @property
     def is_parallel(self) -> bool:

@@ -285,7 +285,7 @@ def _contestants_compared(values: Mapping[str, Any]) -> str:
 
 def _mode_compared(values: Mapping[str, Any]) -> str:
     name, speedup = values["row"], JudgedRatio.model_validate(values["judged"])
-    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as serial on {count(values['cores'], 'core')}"
+    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as {values['base']}"
     word = verdict_words.speedup_verdict(speedup)
     if values["doubt"] == "disturbed":
         text = f"{name}: no finding"

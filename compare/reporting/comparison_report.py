@@ -325,6 +325,7 @@ def sections(compared: JudgedComparison, folder: Path | None = None) -> list[tup
         ("Is it the same training?", findings.sameness),
         (f"Which {compared_noun} is faster?", findings.contestants),
         ("Which modes pay?", findings.modes),
+        ("Which inputs pay?", findings.inputs),
         ("How sure is that?", findings.surety),
         ("How accurate, and how soon?", findings.scores),
         ("Which modes are not serial's mathematics, and what came of it?", findings.inexact_modes),

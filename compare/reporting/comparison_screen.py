@@ -48,6 +48,10 @@ class RowRatio(NamedTuple):
         return self.slow.contestant != self.fast.contestant
 
     @property
+    def is_of_inputs(self) -> bool:
+        return not self.is_of_contestants and self.slow.is_parallel == self.fast.is_parallel
+
+    @property
     def is_decided(self) -> bool:
         return self.judged.verdict in ("above", "below") and not self.judged.disturbed and not self.is_in_doubt
 
@@ -74,6 +78,7 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
         ),
         Paragraph("Settings", [] if proof else statement_words.sentences(disagreements), "warn"),
         Paragraph("Parallel", _parallel(ratios, short)),
+        Paragraph("Input", _inputs(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
         Paragraph("Fair?", _fair(stored, summaries, short, findings)),
         Paragraph("Trouble", _trouble(stored, summaries, findings), "bad"),
@@ -244,12 +249,27 @@ def _times(row_ratio: RowRatio) -> str:
 
 def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
     """Say which modes pay, those with one verdict together."""
-    mode_ratios = [row_ratio for row_ratio in ratios if not row_ratio.is_of_contestants]
+    mode_ratios = [row_ratio for row_ratio in ratios if not (row_ratio.is_of_contestants or row_ratio.is_of_inputs)]
     cores = {row_ratio.fast.cores for row_ratio in mode_ratios}
     serial = f"serial on {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else "serial on as many cores"
-    order = {"above": f"faster than {serial}", "below": f"slower than {serial}", "no difference shown": "no gain shown"}
+    return _gains(mode_ratios, short, serial)
+
+
+def _inputs(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
+    """Say which inputs pay, those with one verdict together."""
+    input_ratios = [row_ratio for row_ratio in ratios if row_ratio.is_of_inputs]
+    return _gains(input_ratios, short, " or ".join(dict.fromkeys(row_ratio.slow.input_words for row_ratio in input_ratios)))
+
+
+def _gains(ratios: Sequence[RowRatio], short: Mapping[str, str], base: str) -> list[str]:
+    """Say which rows are faster than what they are compared with, the decided ones first.
+
+    Args:
+        base: what they are compared with, in words.
+    """
+    order = {"above": f"faster than {base}", "below": f"slower than {base}", "no difference shown": "no gain shown"}
     kinds: dict[str, list[RowRatio]] = {}
-    for row_ratio in mode_ratios:
+    for row_ratio in ratios:
         kind = (
             order.get(row_ratio.judged.verdict, _kind(row_ratio))
             if _kind(row_ratio) not in ("disturbed", _DOUBTFUL)
@@ -447,15 +467,18 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     """Return whom a row is compared with and how many times as fast it is, and the mark of the verdict."""
     if not findings.comparable:
         return "", ""
-    candidates = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
+    own = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
+    candidates = [other for other in own if not other.is_of_inputs]
     # A row of several pairs shows the nearest rival that it beats.
     pairs = [other for other in ratios if other.is_of_contestants and other.times[0].id == summary.id]
     candidates += sorted(pairs, key=lambda other: (not other.is_decided, other.times[2].value))
+    candidates += [other for other in own if other.is_of_inputs]
     if not candidates:
         return "", ""
     row_ratio, judged = candidates[0], candidates[0].judged
     is_mode = not row_ratio.is_of_contestants
-    rival = "serial" if is_mode else row_ratio.times[1].contestant
+    base = row_ratio.slow.input_words if row_ratio.is_of_inputs else "serial"
+    rival = base if is_mode else row_ratio.times[1].contestant
     if judged.disturbed:
         return f"{rival} disturbed", "?"
     ratio = judged.ratio if is_mode else row_ratio.times[2]

@@ -27,6 +27,7 @@ from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from compare.results.store import ProofRecord, StoredComparison
 from compare.running.matrix import Row
+from compare.statistics.statistics import JudgedRatio
 from tests.support import comparisons
 from tests.support.comparisons import epoch, good, of_rows, repeated, row, score, with_fields, with_plan, with_runs
 from tests.support.statements import in_words
@@ -218,6 +219,22 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
     assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
     sentences = in_words(stored)
     assert len(_verdicts(sentences["contestants"])) == 3 and sentences["troubles"] == []
+
+
+def test_an_input_pays_only_where_it_is_surely_faster_than_inline() -> None:
+    stored = comparisons.input_only()
+    quick, slow = "pytorch-serial-2-1workers", "pytorch-serial-2-2workers"
+    for row_id, factor in ((quick, 0.5), (slow, 2.0)):
+        runs = {repeat: comparisons.paced(run, factor) for repeat, run in stored.runs[row_id].items()}
+        stored = comparisons.with_fields(stored, runs=stored.runs | {row_id: runs})
+    judged = comparison_report.judge(stored)
+    values = {statement.rows[0]: statement.values for statement in judged.findings.inputs if statement.rows}
+    verdicts = {row: JudgedRatio.model_validate(value["judged"]) for row, value in values.items()}
+    assert (verdicts[quick].verdict, round(verdicts[quick].ratio.value, 2)) == ("above", 2.0)
+    assert (verdicts[slow].verdict, round(verdicts[slow].ratio.value, 2)) == ("below", 0.5)
+    assert set(values) == {f"{name}-serial-2-{number}workers" for name in ("pytorch", "tensorflow") for number in (1, 2)}
+    sentences = judged.in_words(judged.findings.inputs)
+    assert any("1 worker pays: it is 2.00" in sentence and "as fast as with inline" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, 0), (15, 1), (7, 2), (3, 3)])
