@@ -51,7 +51,7 @@ def _on(names: list[str]) -> dict[str, Any]:
             "data_parallel": mode_description(
                 "nn.DataParallel" if num_gpus else "replicas in CPU threads",
                 num_gpus,
-                None if num_gpus else "Python threads of this suite",
+                None if num_gpus else "Python threads of this suite, not nn.DataParallel",
                 # Twin: nn.DataParallel copies the model at every forward pass and sums gradients inside the backward pass. It
                 # has no synchronised BatchNorm.
                 synchronised=not num_gpus,

@@ -12,6 +12,9 @@ from common.machine import machine
 DISTURBED_FROM = 0.15
 """Cores that other work took from a budget, above which times are unreliable."""
 
+LEAST_TIMED_SECONDS = 0.5
+"""Seconds of training below which no number of used cores is reported: the kernel's clocks tick every 10 ms."""
+
 
 class Usage(Frozen):
     """Wall time, and CPU time of a run and of all other work in it."""

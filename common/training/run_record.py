@@ -15,12 +15,10 @@ from common.artifacts import event_log
 from common.artifacts.schema import EpochRecord, Noise, Phases, RunResult, Status
 from common.data.batches import order_digest
 from common.machine import heartbeat, machine, placement
-from common.machine.interference import Usage
+from common.machine.interference import LEAST_TIMED_SECONDS, Usage
 from common.spec import Spec
 from common.training.timing import Stopwatch
 
-LEAST_TIMED_SECONDS = 0.5
-"""Seconds of training below which no number of used cores is reported: the kernel's clocks tick every 10 ms."""
 _MAX_STEP_LOSSES = 200
 """Number of first steps whose losses a result keeps."""
 

@@ -20,6 +20,7 @@ from common.processes import supervisor
 from common.spec import Spec, SpecError
 from compare.cli.errors import FolderError, LaunchError
 from compare.cli.progress import Display
+from compare.judgement import cautions, statement_words
 from compare.judgement.summary import has_comparisons
 from compare.results import store
 from compare.results.cells import MatrixPlan
@@ -246,15 +247,16 @@ def order(rows: Sequence[Row], repeats: int) -> list[list[Job[Row]]]:
     return rounds(ordered, repeats)
 
 
-def large_batch_caution(comparison: Comparison) -> str:
-    """Explain what a batch that is larger than the training split means. Empty if none is."""
+def early_cautions(comparison: Comparison) -> list[str]:
+    """Say what a user should know before the runs: doubtful data, and a batch that is larger than the training split."""
+    sentences = statement_words.sentences(cautions.data_cautions(comparison.data_notes))
     largest = max(row.spec.global_batch_size for row in comparison.rows)
-    if largest <= comparison.train_examples:
-        return ""
-    return (
-        f"A batch of {largest:,} is larger than the training split of {comparison.train_examples:,}: "
-        "an epoch is a single step on all its images. The first step of a run is not timed."
-    )
+    if largest > comparison.train_examples:
+        sentences.append(
+            f"A batch of {largest:,} is larger than the training split of {comparison.train_examples:,}: "
+            "an epoch is a single step on all its images. The first step of a run is not timed."
+        )
+    return sentences
 
 
 def remaining_rounds(

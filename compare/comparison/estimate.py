@@ -13,13 +13,14 @@ import typer
 from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
+from common.machine.interference import LEAST_TIMED_SECONDS
 from common.machine.private_folder import PrivateFolder
 from common.training.spot_checks import PARTS
 from compare.cli import exits, wording
 from compare.cli.progress import Display
 from compare.comparison import comparison_plan, executor, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.judgement import cautions
+from compare.judgement import cautions, run_figures
 from compare.judgement.statement_words import sentences
 from compare.proof import ladder, spot_checks
 from compare.reporting.document import Report
@@ -55,6 +56,8 @@ class RunEstimate:
     """Bytes that the run leaves on the disk. None if they are unknown."""
     source: str
     """Source of the figures, in words."""
+    training_seconds: float | None = None
+    """Seconds of the training alone. None if they are unknown."""
 
 
 def rehearse(request: ComparisonRequest, progress: Display, times_from: Path | None) -> Report:
@@ -79,7 +82,7 @@ def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: 
     """Make the report of `rehearse`."""
     COMPARISON.check(request.out, comparison_plan.early_identity(request))
     plan = comparison_plan.build_plan(request, progress)
-    if warning := comparison_plan.large_batch_caution(plan):
+    for warning in comparison_plan.early_cautions(plan):
         typer.echo(warning, err=True)
     find_result = measure_by_kind(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
     jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
@@ -118,7 +121,8 @@ def estimate(
         else:
             result, source = similar
             disk_bytes = num_bytes(row, result, num_train) + _best_bytes(row, weights)
-            estimates.append(RunEstimate(row.id, repeat, seconds(row, result, num_train), disk_bytes, source))
+            training = training_seconds(row, result, num_train)
+            estimates.append(RunEstimate(row.id, repeat, seconds(row, result, num_train), disk_bytes, source, training))
     return estimates
 
 
@@ -126,13 +130,20 @@ def seconds(row: Row, reference: RunResult, num_train: int) -> float:
     """Estimate the wall time of a run, scaled from another run of the same kind. On fewer cores it is longer in proportion."""
     phases = reference.phases
     assert phases is not None, "a whole run has its phases"
-    core_factor = max(reference.spec.cores / row.spec.cores, 1.0)
-    pace = _seconds_per_image(reference) * core_factor
-    evaluation_factor = num_train / reference.epochs[0].epoch_images * core_factor
+    evaluation_factor = num_train / reference.epochs[0].epoch_images * _core_factor(row, reference)
     validation = [epoch.evaluation_seconds for epoch in reference.epochs]
     test = phases.evaluation_seconds - sum(validation)
-    epochs, images = _length(row, num_train)
-    return _seconds_once(phases) + pace * images + evaluation_factor * (epochs * sum(validation) / len(validation) + test)
+    evaluation = evaluation_factor * (_length(row, num_train)[0] * sum(validation) / len(validation) + test)
+    return _seconds_once(phases) + training_seconds(row, reference, num_train) + evaluation
+
+
+def training_seconds(row: Row, reference: RunResult, num_train: int) -> float:
+    """Estimate the seconds of a run's training alone, see `seconds`."""
+    return _seconds_per_image(reference) * _core_factor(row, reference) * _length(row, num_train)[1]
+
+
+def _core_factor(row: Row, reference: RunResult) -> float:
+    return max(reference.spec.cores / row.spec.cores, 1.0)
 
 
 def _seconds_per_image(reference: RunResult) -> float:
@@ -317,6 +328,7 @@ def report(
         "profile": any(row.spec.profile_steps for row in estimated_rows),
         "restarts": settings.restarts,
         "start_over": {row.id: row.spec.not_resumable_because for row in estimated_rows if row.spec.not_resumable_because},
+        "too_short": _too_short(estimates, rows_by_id),
         "most_repeats": settings.until.most_repeats if settings.until else None,
         "most_seconds": None,
     }
@@ -418,6 +430,14 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
         sentences.append(f"The proof comes before the runs. {about}")
     if values["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
+    if too_short := values["too_short"]:
+        fewest = min(row["training_seconds"] for row in too_short.values())
+        longest = max(too_short.values(), key=lambda row: int(row["options"][1].removeprefix("steps=")))["options"]
+        sentences.append(
+            f"Too short to tell whether other work disturbs it, which needs {LEAST_TIMED_SECONDS} s of training: "
+            f"{wording.count(len(too_short), 'row')}, of {fewest:.2g} s or more. Do not rely on times of such runs. "
+            f"Use {wording.shell(longest)} or more."
+        )
     if values["restarts"]:
         most = wording.count(values["restarts"], "time")
         sentences.append(f"A run whose process dies is restarted at most {most} (--restarts). That time is not counted.")
@@ -425,6 +445,16 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
             rows = ", ".join(row for row, row_reason in values["start_over"].items() if row_reason == reason)
             sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
     return sentences
+
+
+def _too_short(estimates: Sequence[RunEstimate], rows: Mapping[str, Row]) -> dict[str, Any]:
+    """Return the rows whose training is too short to be watched, each with its seconds and the option that makes it longer."""
+    seconds = {run.row: run.training_seconds for run in estimates if run.training_seconds is not None}
+    return {
+        row_id: {"training_seconds": training, "options": [*run_figures.longer(rows[row_id].spec, training)]}
+        for row_id, training in seconds.items()
+        if training < LEAST_TIMED_SECONDS and rows[row_id].spec.part == "training"
+    }
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

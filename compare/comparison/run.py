@@ -201,7 +201,7 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
         folder = request.out or store.new_folder(plan.rows[0].spec.model, plan.data_name)
         comparison = _with_rates(workspace.claim(plan, folder), progress)
         store.write_plan(folder, comparison)
-        if warning := comparison_plan.large_batch_caution(comparison):
+        for warning in comparison_plan.early_cautions(comparison):
             typer.echo(warning, err=True)
         store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
         live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")

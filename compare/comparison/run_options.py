@@ -38,7 +38,13 @@ class RunOptions:
         bool | None,
         typer.Option("--one-core/--no-one-core", help="Run serial on one core too, which a speed-up is against. Default: yes."),
     ] = None
-    input_kind: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None
+    inputs: Annotated[
+        tuple[str, ...] | None,
+        Names(spec.INPUTS),
+        typer.Option(
+            "--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}. Several, with commas, make rows of each."
+        ),
+    ] = None
     workers: options.Workers = None
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False
@@ -137,7 +143,7 @@ class RunOptions:
         return {
             "replicas": replicas,
             "least_replicas": least,
-            "input": self.input_kind,
+            "input": self.inputs[0] if self.inputs and len(self.inputs) == 1 else None,
             "part": "input" if self.input_only else "compute" if self.compute_only else None,
             "on_bad": self.on_bad,
             "duplicates": self.duplicates,
@@ -153,6 +159,7 @@ class RunOptions:
             )
         settings = settings.updated(
             modes=self.modes, one_core=self.one_core, workers=self.workers, levels=self.switches,
+            inputs=self.inputs if self.inputs and len(self.inputs) > 1 else None,
             repeats=self.repeats, until=self._stopping_rule(settings.until), target_accuracy=self.target_accuracy,
             oversubscribe=self.oversubscribe, turns=self.turns, restarts=self.restarts, prove=self.proof,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from common.artifacts.schema import RunResult
 from common.data import notes as data_notes
 from common.spec import Spec
-from compare.judgement import environments, slices
+from compare.judgement import environments, run_figures, slices
 from compare.judgement.row_figures import FAILURES, Summary
 from compare.judgement.run_pairs import finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 from compare.judgement.statement import Advice, Level, Statement
@@ -49,6 +49,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
         *_reruns(stored),
         *environments.cautions(stored),
     ]
+    longest = longer(stored, summaries)
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         good = list(finished_runs(stored, row).values())
         same_cores = [other for other in summaries if other.cores == summary.cores]
@@ -56,7 +57,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
             *_interruptions(row.id, list(stored.runs[row.id].values())),
             *_outcome(stored, summary, good),
             *_deviations_from_spec(summary, row),
-            *_too_short(stored, summary, row),
+            *_too_short(stored, summary, row, longest),
             *_disturbance(summary, is_side=stored.comparison.argv[:1] in (["regress"], ["bisect"])),
             *_noise(stored, summary, same_cores),
         ]
@@ -125,10 +126,10 @@ def is_reproduction(stored: StoredComparison) -> bool:
     return stored.comparison.argv[:1] == ["reproduce"]
 
 
-def advice(stored: StoredComparison, usual: str) -> Advice | None:
-    """Advice for a caution: the usual kind, or the larger scale of a reproduction if there is one."""
+def advice(stored: StoredComparison, usual: str, options: tuple[str, ...] = ()) -> Advice | None:
+    """Advice for a caution: the usual kind with its options, or the larger scale of a reproduction if there is one."""
     if not is_reproduction(stored):
-        return Advice(kind=usual)
+        return Advice(kind=usual, options=options)
     return None if {"full", "--scale=full"} & {*stored.comparison.argv} else Advice(kind="larger_scale")
 
 
@@ -181,8 +182,25 @@ def _deviations_from_spec(summary: Summary, row: Row) -> Iterator[Statement]:
         yield _about(summary.id, "exceeds_budget", cores_used=summary.most_cores_used, cores=summary.cores)
 
 
-def _too_short(stored: StoredComparison, summary: Summary, row: Row) -> Iterator[Statement]:
-    """Cautions on a row that was too short for its times to count."""
+def longer(stored: StoredComparison, summaries: Sequence[Summary]) -> Advice | None:
+    """Advice for rows whose repeats were too short to be watched: a length that is enough for all. None: none was."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    options = [
+        run_figures.longer(rows[summary.id].spec, summary.shortest_training_seconds)
+        for summary in summaries
+        if summary.unwatched and summary.shortest_training_seconds is not None
+    ]
+    if not options:
+        return None
+    return advice(stored, "train_for", max(options, key=lambda option: int(option[1].removeprefix("steps="))))
+
+
+def _too_short(stored: StoredComparison, summary: Summary, row: Row, longer: Advice | None) -> Iterator[Statement]:
+    """Cautions on a row that was too short for its times to count.
+
+    Args:
+        longer: advice for a row that was too short to be watched.
+    """
     if summary.timed_steps == 0 and row.spec.part == "training":
         yield _about(
             summary.id,
@@ -200,7 +218,14 @@ def _too_short(stored: StoredComparison, summary: Summary, row: Row) -> Iterator
             needed=summary.steps_needed,
         )
     if summary.unwatched:
-        yield _about(summary.id, "unwatched")
+        yield _about(
+            summary.id,
+            "unwatched",
+            advice=longer,
+            unwatched=summary.unwatched_repeats,
+            repeats=summary.repeats_done,
+            seconds=summary.shortest_training_seconds,
+        )
     if summary.clock_caution is not None:
         yield _about(summary.id, "late_losses", reason=summary.clock_caution)
 
@@ -363,6 +388,7 @@ def _replaced_ratios(stored: StoredComparison) -> list[JsonValue]:
     """Ratios before and after the rerun, which show whether disturbed repeats favoured a side. Empty if no pair changed."""
     rows = stored.comparison.rows
     pairs = [(other, one) for one, other in itertools.combinations(rows, 2) if matrix.same_except_contestant(one, other)]
+    pairs += [(base, row) for row in rows if (base := matrix.input_base_of(rows, row)) is not None]
     pairs += [
         (serial, row) for row in rows if row.spec.is_parallel and (serial := serial_row_of(stored.comparison, row)) is not None
     ]

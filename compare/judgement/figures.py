@@ -452,6 +452,14 @@ _FIGURES: list[Figure] = [
         tables={"noise": {}},
     ),
     Figure(
+        "unwatched_repeats", "Finished repeats whose training was too short to tell whether other work disturbed it.",
+        row=lambda runs: sum(run_figures.is_unwatched(run) for run in runs.finished),
+    ),
+    Figure(
+        "shortest_training_seconds", "Seconds of training of the shortest repeat, without the first step.",
+        row=lambda runs: smallest([run.phases.training_seconds for run in runs.finished if run.phases]),
+    ),
+    Figure(
         "cores_lost", "Cores of the budget that other work took during training, the most of the repeats.", run=cores_lost,
         over=largest, heading="cores lost to others", digits=2, tables={"noise": {}},
     ),

@@ -32,8 +32,10 @@ class ComparisonFindings(Frozen):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[Statement]
     """Which parallel modes pay."""
+    inputs: list[Statement]
+    """Which inputs pay."""
     verdicts: list[JudgedRatio]
-    """Every comparison that was judged. `contestants` and `modes` state these."""
+    """Every comparison that was judged. `contestants`, `modes` and `inputs` state these."""
     surety: list[Statement]
     """How sure the verdicts are, and how many there are."""
     scores: list[Statement]
@@ -55,7 +57,7 @@ class ComparisonFindings(Frozen):
 
 def findings(stored: StoredComparison, summaries: Sequence[Summary]) -> ComparisonFindings:
     comparable = sameness.is_comparable(stored, summaries)
-    judged_family = family(stored, summaries) if comparable else Family([], {})
+    judged_family = family(stored, summaries) if comparable else Family([], {}, [])
     disturbed = {summary.id for summary in summaries if summary.disturbed}
     verdicts = [
         judged.model_copy(update={"disturbed": not disturbed.isdisjoint(compared_row_ids(stored.comparison, judged))})
@@ -71,6 +73,7 @@ def findings(stored: StoredComparison, summaries: Sequence[Summary]) -> Comparis
         divisions=cautions.nothing_can_run(stored.comparison) + _divisions(stored, summaries, judged_family),
         contestants=verdict_statements.contestant_statements(stored, judged_family),
         modes=verdict_statements.mode_statements(stored, summaries, judged_family),
+        inputs=verdict_statements.input_statements(stored, judged_family),
         verdicts=verdicts,
         surety=[statement for statement in surety if statement],
         scores=[statement for summary in summaries for statement in _scores(summary)],

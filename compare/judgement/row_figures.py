@@ -100,6 +100,8 @@ class Summary(Frozen, extra="allow"):
     workers: int
     cores: int
     cores_used: float | None
+    unwatched_repeats: int
+    shortest_training_seconds: float | None
     cores_lost: float | None
     most_cores_used: float | None
     precision: str
@@ -155,8 +157,14 @@ class Summary(Frozen, extra="allow"):
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
         if self.shares_name:
             return self.id
-        kind = f"{'Dask ' if self.input == 'dask' else ''}worker{'s' if self.workers > 1 else ''}"
-        return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
+        return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.input_words}"
+
+    @property
+    def input_words(self) -> str:
+        """The input for a reader: `inline`, `2 workers` or `1 Dask worker`."""
+        if self.input == "inline":
+            return self.input
+        return wording.count(self.workers, "Dask worker" if self.input == "dask" else "worker")
 
     @property
     def is_parallel(self) -> bool:
@@ -215,8 +223,8 @@ class Summary(Frozen, extra="allow"):
 
     @property
     def unwatched(self) -> bool:
-        """Whether the row was too short to tell whether other work disturbed it."""
-        return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
+        """Whether a repeat was too short to tell whether other work disturbed it."""
+        return self.unwatched_repeats > 0
 
     @property
     def doubt(self) -> Doubt | None:

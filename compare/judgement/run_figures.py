@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 from common.artifacts.schema import RunResult
 from common.machine import interference
-from common.machine.interference import DISTURBED_FROM
+from common.machine.interference import DISTURBED_FROM, LEAST_TIMED_SECONDS
 from common.machine.rates import DeviceRates
 from common.spec import Spec
 from compare.judgement import slices
 from compare.judgement.row_figures import Doubt, Limit
 from compare.results.store import Comparison
+
+_WATCHED_MARGIN = 1.2
+"""Factor on the length that training needs at least to be watched: the next run may be quicker."""
 
 
 def epoch_seconds(result: RunResult) -> float:
@@ -76,8 +79,10 @@ def cores_words(cores: float) -> str:
 
 
 def disturbance_words(result: RunResult) -> str:
-    """The disturbance of a run for its progress line: `disturbed: 0.97 cores taken`. Empty without one."""
-    return "" if (cores := disturbing_cores(result)) is None else f"disturbed: {cores_words(cores)} cores taken"
+    """The disturbance of a run for its progress line: `disturbed: 0.97 cores taken`, or why nobody can tell. May be empty."""
+    if (cores := disturbing_cores(result)) is not None:
+        return f"disturbed: {cores_words(cores)} cores taken"
+    return f"under {LEAST_TIMED_SECONDS} s of training: too short to be watched" if is_unwatched(result) else ""
 
 
 def ending(result: RunResult) -> tuple[RunResult, str]:
@@ -85,11 +90,27 @@ def ending(result: RunResult) -> tuple[RunResult, str]:
     return result, disturbance_words(result)
 
 
+def is_unwatched(result: RunResult) -> bool:
+    """Whether a run's training was too short to tell whether other work disturbed it."""
+    return result.spec.part == "training" and result.cores_used is None
+
+
+def longer(spec: Spec, training_seconds: float) -> tuple[str, str]:
+    """The option that makes a training long enough to be watched for other work, with a margin for quicker runs.
+
+    Args:
+        training_seconds: seconds that the training of this spec takes.
+    """
+    factor = _WATCHED_MARGIN * LEAST_TIMED_SECONDS / max(training_seconds, 1e-3)
+    length = math.ceil(factor * (spec.epochs or spec.steps or 1))
+    return ("--epochs", str(length)) if spec.epochs is not None else ("--set", f"steps={length}")
+
+
 def doubt(result: RunResult) -> Doubt | None:
     """Why no time of a run is reliable. None if its times are."""
     if disturbing_cores(result) is not None:
         return "disturbed"
-    if result.spec.part == "training" and result.cores_used is None:
+    if is_unwatched(result):
         return "unwatched"
     return None if result.clock_caution is None else "late_losses"
 

@@ -18,7 +18,7 @@ class Advice(Frozen):
     kind: str
     """Key of `statement_words.ADVICE`."""
     options: tuple[str, ...] = ()
-    """Words behind the command that resumes the comparison, if that is the advice."""
+    """Words behind the command that resumes the comparison, or those of another command, if that is the advice."""
 
 
 class Statement(Frozen):

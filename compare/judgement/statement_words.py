@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.machine.interference import DISTURBED_FROM
+from common.machine.interference import DISTURBED_FROM, LEAST_TIMED_SECONDS
 from compare.cli import wording
 from compare.cli.wording import Detail, count
 from compare.judgement.conditions import DIVISION_WORDS
@@ -121,6 +121,11 @@ def _nothing_timed(values: Mapping[str, Any]) -> str:
     batch, images = values["batch"], values["images"]
     large = f"a batch of {batch} is larger than the training split of {images}, and " if batch > images > 0 else ""
     return f"no epoch could be timed: {large}the first step of a run is not timed, and there was no other"
+
+
+def _too_short_training(values: Mapping[str, Any]) -> str:
+    which = f" in {values['unwatched']} of {values['repeats']} repeats" if values["unwatched"] < values["repeats"] else ""
+    return f"{values['seconds']:.2g} s{which}" if values["seconds"] is not None else which.strip()
 
 
 def _broke_down(values: Mapping[str, Any]) -> str:
@@ -280,7 +285,7 @@ def _contestants_compared(values: Mapping[str, Any]) -> str:
 
 def _mode_compared(values: Mapping[str, Any]) -> str:
     name, speedup = values["row"], JudgedRatio.model_validate(values["judged"])
-    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as serial on {count(values['cores'], 'core')}"
+    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as {values['base']}"
     word = verdict_words.speedup_verdict(speedup)
     if values["doubt"] == "disturbed":
         text = f"{name}: no finding"
@@ -405,8 +410,8 @@ TEMPLATES: Templates = {
     ),
     "not_interleaved": _not_interleaved,
     "out_of_step": RowTemplate(
-        "took turns of other steps than the other rows",
-        lambda values: _repeat_words(values["repeats"]).lower(),
+        "took turns of other steps than the other rows in some repeats",
+        "number {repeats:,}",
         "So whole runs are compared there, and noise of the machine counts.",
     ),
     "made_again": _made_again,
@@ -443,7 +448,11 @@ TEMPLATES: Templates = {
     "too_short": RowTemplate(
         "too few timed batches to show a steady pace", "{batches} of {needed}", "Do not rely on these rates."
     ),
-    "unwatched": RowTemplate("too short to tell whether other work disturbed it", rest=_RELY_ON_NO_TIME),
+    "unwatched": RowTemplate(
+        f"too short to tell whether other work disturbed it, which needs {LEAST_TIMED_SECONDS} s of training",
+        _too_short_training,
+        _RELY_ON_NO_TIME,
+    ),
     "late_losses": RowTemplate("some work may not be timed", "{reason}", _RELY_ON_NO_TIME),
     "disturbed": RowTemplate(
         "{by} took cores of the budget",
@@ -528,6 +537,7 @@ ADVICE: dict[str, str] = {
     "train_longer": "Train for longer, or test on more images.",
     "more_steps": "Use a smaller --batch-size, or more images or --epochs.",
     "more_epochs": "Use more --epochs.",
+    "train_for": "Use {options} or more.",
     "larger_scale": "A larger --scale helps.",
     "again": "{resume} makes disturbed repeats again.",
     "again_when_idle": _AGAIN,
@@ -537,7 +547,8 @@ ADVICE: dict[str, str] = {
     "make_rest": "--resume makes the rest.",
     "add_repeats": "--resume adds repeats.",
 }
-"""Sentences by kind of advice. `{resume}` is the command that resumes the comparison, with the options of the advice."""
+"""Sentences by kind of advice. `{resume}` is the command that resumes the comparison, with the options of the advice.
+`{options}` are these options alone."""
 
 
 def sentences(
@@ -610,7 +621,7 @@ def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str
         return ""
     resume = ["run", "--resume", "DIR" if folder is None else str(folder), *advice.options]
     command = wording.command(*resume) if folder is not None else wording.shell(resume)
-    return ADVICE[advice.kind].format(resume=command)
+    return ADVICE[advice.kind].format(resume=command, options=wording.shell(advice.options))
 
 
 def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:

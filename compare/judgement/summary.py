@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from compare.judgement import sameness
@@ -25,10 +25,13 @@ class Family(NamedTuple):
     """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
     modes: dict[str, JudgedRatio]
     """Row id: speed-up of a parallel mode over serial on the same cores."""
+    inputs: list[tuple[Summary, Summary, JudgedRatio]]
+    """Rows that differ by their input alone, the second as the base, and seconds of the second over seconds of the first."""
 
     @property
     def judged(self) -> list[JudgedRatio]:
-        return [*(judged for _, _, judged in self.contestants), *self.modes.values()]
+        contestants, inputs = ([judged for _, _, judged in pairs] for pairs in (self.contestants, self.inputs))
+        return [*contestants, *self.modes.values(), *inputs]
 
 
 def summarize(stored: StoredComparison) -> list[Summary]:
@@ -59,7 +62,10 @@ def _summary(runs: RowRuns) -> Summary:
 
 
 def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
-    """All comparisons that get a sentence, judged as one family: frameworks against each other, modes against serial."""
+    """All comparisons that get a sentence, judged as one family.
+
+    Frameworks are compared with each other, modes with serial, and inputs with inline or the first one.
+    """
     rows = {row.id: row for row in stored.comparison.rows}
     pairs = [
         (first, second, ratio)
@@ -73,11 +79,26 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.is_parallel and summary.speedup_same_cores is not None
     ]
-    named_ratios = [*((_pair_name(first, second), ratio) for first, second, ratio in pairs), *modes]
+    by_id = {summary.id: summary for summary in summaries}
+    inputs = [
+        (by_id[row.id], by_id[base.id], ratio)
+        for row in rows.values()
+        if (base := matrix.input_base_of(list(rows.values()), row)) is not None
+        and (ratio := ratio_of_seconds(stored, slow=base, fast=row)) is not None
+    ]
+    named_pairs, named_inputs = (
+        [(_pair_name(first, second), ratio) for first, second, ratio in compared] for compared in (pairs, inputs)
+    )
+    named_ratios = [*named_pairs, *modes, *named_inputs]
     until = stored.comparison.settings.until
     judged = verdicts(named_ratios, until.smallest_effect if until else None)
     contestants = [(first, second, judged_pair) for (first, second, _), judged_pair in zip(pairs, judged, strict=False)]
-    return Family(contestants, {judged_mode.name: judged_mode for judged_mode in judged[len(pairs) :]})
+    judged_modes, judged_inputs = judged[len(pairs) : len(pairs) + len(modes)], judged[len(pairs) + len(modes) :]
+    return Family(
+        contestants,
+        {judged_mode.name: judged_mode for judged_mode in judged_modes},
+        [(row, base, judged_input) for (row, base, _), judged_input in zip(inputs, judged_inputs, strict=True)],
+    )
 
 
 def compared_row_ids(comparison: Comparison, judged: JudgedRatio) -> list[str]:
@@ -85,7 +106,7 @@ def compared_row_ids(comparison: Comparison, judged: JudgedRatio) -> list[str]:
     row = next((row for row in comparison.rows if row.id == judged.name), None)
     if row is None:
         return next(
-            [one.id, other.id] for one, other in combinations(comparison.rows, 2) if _pair_name(one, other) == judged.name
+            [one.id, other.id] for one, other in permutations(comparison.rows, 2) if _pair_name(one, other) == judged.name
         )
     serial = serial_row_of(comparison, row)
     return [row.id, *([serial.id] if serial else [])]
@@ -96,8 +117,11 @@ def _pair_name(one: matrix.Row | Summary, other: matrix.Row | Summary) -> str:
 
 
 def has_comparisons(comparison: Comparison) -> bool:
-    """Whether two rows that can be run differ by their contestant alone, or one is a parallel mode with its serial row."""
+    """Whether two rows that can be run differ by their contestant or input alone, or one is a parallel mode with its serial
+    row.
+    """
     rows = [row for row in comparison.rows if row.unavailable is None]
-    if any(matrix.same_except_contestant(one, other) for one, other in combinations(rows, 2)):
+    is_pair = (matrix.same_except_contestant, matrix.same_except_input)
+    if any(same(one, other) for one, other in combinations(rows, 2) for same in is_pair):
         return True
     return any(row.spec.is_parallel and serial_row_of(comparison, row) in rows for row in rows)

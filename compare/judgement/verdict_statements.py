@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from compare.cli import wording
 from compare.judgement.cautions import AGAIN_DISTURBED, advice, is_reproduction
-from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
+from compare.judgement.conditions import DIVISION_WORDS, INPUT_CONDITIONS, MODE_CONDITIONS, division
 from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
 from compare.judgement.statement import Advice, Statement
@@ -39,9 +39,13 @@ def is_proof_missing(*summaries: Summary) -> bool:
 
 
 def _verdict(
-    stored: StoredComparison, kind: str, judged: JudgedRatio, conditions: dict[str, str], *summaries: Summary
+    stored: StoredComparison, kind: str, judged: JudgedRatio, conditions: dict[str, str], *summaries: Summary, base: str = ""
 ) -> Statement:
-    """The verdict on the times of these rows. If other work disturbed one, it has advice and its words give no ratio."""
+    """The verdict on the times of these rows. If other work disturbed one, it has advice and its words give no ratio.
+
+    Args:
+        base: what the first row is compared with, in words. Empty: the other contestant.
+    """
     why_doubtful = doubt(*summaries)
     return Statement(
         kind=kind,
@@ -51,6 +55,7 @@ def _verdict(
             "contestants": [summary.contestant for summary in summaries],
             "judged": judged.model_dump(),
             "cores": summaries[0].cores,
+            "base": base,
             "conditions": {**conditions},
             "doubt": why_doubtful,
             "proof_missing": is_proof_missing(*summaries),
@@ -97,7 +102,22 @@ def mode_statements(stored: StoredComparison, summaries: Sequence[Summary], judg
         mode_division = division(stored, _row(stored, serial), _row(stored, summary), MODE_CONDITIONS)
         words = "equal settings except the mode (closed division)" if mode_division.kind == "closed" else mode_division.words
         conditions = _conditions(stored, summary, switches, words)
-        verdicts.append(_verdict(stored, "mode_compared", judged_family.modes[summary.id], conditions, summary, serial))
+        base = f"serial on {wording.count(summary.cores, 'core')}"
+        verdicts.append(
+            _verdict(stored, "mode_compared", judged_family.modes[summary.id], conditions, summary, serial, base=base)
+        )
+    return _with_shared_conditions(verdicts, _contestant_verdicts(stored, judged_family))
+
+
+def input_statements(stored: StoredComparison, judged_family: Family) -> list[Statement]:
+    """Which inputs pay, one statement for each. They stand below those of `mode_statements`."""
+    pairs = [(row,) for row, _, _ in judged_family.inputs]
+    verdicts: list[Statement] = []
+    for (row, base, judged), switches in zip(judged_family.inputs, _switch_words(stored, pairs), strict=True):
+        input_division = division(stored, _row(stored, base), _row(stored, row), INPUT_CONDITIONS)
+        words = "equal settings except the input (closed division)" if input_division.kind == "closed" else input_division.words
+        conditions = _conditions(stored, row, switches, words)
+        verdicts.append(_verdict(stored, "mode_compared", judged, conditions, row, base, base=f"with {base.input_words}"))
     return _with_shared_conditions(verdicts, _contestant_verdicts(stored, judged_family))
 
 

@@ -39,6 +39,8 @@ _NAME_SIZE = 6
 """Font size of class names, in points."""
 _LETTERS_PER_INCH = 12
 """Letters per inch in a line of a matrix's title."""
+_DARK_BELOW = 0.18
+"""Luminance below which white text stands out more than black."""
 _MOST_COUNTED, _MOST_NAMED = 15, 50
 """Numbers of classes above which counts and names are too small to read."""
 
@@ -256,12 +258,13 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     for place, (name, counts) in enumerate(matrices.items()):
         axis = figure.add_subplot(lines, columns, place + 1)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+        colours = axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0).to_rgba(shares)
         axis.set_title(textwrap.fill(name, int(side * _LETTERS_PER_INCH)), fontsize=9)
         axis.grid(visible=False)
         if size <= _MOST_COUNTED:
             for true, predicted in np.argwhere(counts):
-                colour = "white" if shares[true, predicted] > 0.5 else "black"
+                is_dark = plots.luminance(colours[true, predicted]) < _DARK_BELOW
+                colour = "white" if is_dark else "#000001"  # black itself would follow the page's theme
                 text = axis.text(
                     predicted, true, str(counts[true, predicted]), ha="center", va="center", fontsize=6, color=colour
                 )

@@ -248,6 +248,9 @@ def _marks(compared: JudgedComparison) -> list[Mark]:
     fewest_repeats, repeats = _repeats(compared)
     has_enough = fewest_repeats >= VERDICT_PAIRS
     timed_runs, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
+    divisions = [statement.values.get("division") for statement in compared.findings.divisions]
+    if compared.findings.comparable and "neither" in divisions:
+        timed_runs, tone = "comparable, at unequal settings", "warn"
     num_in_doubt = sum(summary.in_doubt for summary in summaries)
     if num_in_doubt and compared.findings.comparable:
         timed_runs, tone = f"times in doubt in {num_in_doubt} of {len(summaries)} rows", "warn"
@@ -322,6 +325,7 @@ def sections(compared: JudgedComparison, folder: Path | None = None) -> list[tup
         ("Is it the same training?", findings.sameness),
         (f"Which {compared_noun} is faster?", findings.contestants),
         ("Which modes pay?", findings.modes),
+        ("Which inputs pay?", findings.inputs),
         ("How sure is that?", findings.surety),
         ("How accurate, and how soon?", findings.scores),
         ("Which modes are not serial's mathematics, and what came of it?", findings.inexact_modes),

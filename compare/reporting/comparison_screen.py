@@ -25,7 +25,7 @@ from compare.results.store import IN_FLOAT64, StoredComparison
 from compare.running import matrix
 from compare.running.matrix import Row
 from compare.statistics import verdict_words
-from compare.statistics.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, inverse, resolution
+from compare.statistics.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, resolution
 
 MAX_NAMED = 2
 """Most rows or configurations that a sentence names. It counts the others."""
@@ -48,6 +48,10 @@ class RowRatio(NamedTuple):
         return self.slow.contestant != self.fast.contestant
 
     @property
+    def is_of_inputs(self) -> bool:
+        return not self.is_of_contestants and self.slow.is_parallel == self.fast.is_parallel
+
+    @property
     def is_decided(self) -> bool:
         return self.judged.verdict in ("above", "below") and not self.judged.disturbed and not self.is_in_doubt
 
@@ -57,11 +61,8 @@ class RowRatio(NamedTuple):
 
     @property
     def times(self) -> tuple[Summary, Summary, Ratio]:
-        """(the faster row, the slower one, how many times as fast). Without a verdict: `fast` over `slow`."""
-        ratio = self.judged.ratio
-        if ratio.value < 1.0 and (self.is_decided or self.judged.verdict == _TOO_FEW):
-            return self.slow, self.fast, inverse(ratio)
-        return self.fast, self.slow, ratio
+        """(the faster row, the slower one, how many times as fast)."""
+        return verdict_words.faster_side(self.judged.ratio, self.fast, self.slow)
 
 
 def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings, folder: Path) -> Screen:
@@ -77,6 +78,7 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
         ),
         Paragraph("Settings", [] if proof else statement_words.sentences(disagreements), "warn"),
         Paragraph("Parallel", _parallel(ratios, short)),
+        Paragraph("Input", _inputs(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
         Paragraph("Fair?", _fair(stored, summaries, short, findings)),
         Paragraph("Trouble", _trouble(stored, summaries, findings), "bad"),
@@ -210,16 +212,17 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     if kind == "disturbed":
         where = _in(wording.listed(places, MAX_NAMED) if all(places) else "")
         return f"no finding between {one.contestant} and {other.contestant}{where}: other work disturbed it"
+    quicker = [row_ratio.times[0].contestant for row_ratio in ratios]
     others = [
-        f"{f'{row_ratio.times[0].contestant} ' if kind.startswith(_TOO_FEW) else ''}{_times(row_ratio)}{_in(place)}"
-        for row_ratio, place in zip(ratios, places, strict=True)
+        f"{'' if name == one.contestant else f'{name} '}{_times(row_ratio)}{_in(place)}"
+        for name, row_ratio, place in zip(quicker, ratios, places, strict=True)
     ][1:MAX_NAMED]
     num_unnamed = len(ratios) - 1 - len(others)
     more = [f"and {wording.count(num_unnamed, 'configuration')} more"] if num_unnamed else []
     text = (
         f"{_times(first)} times as fast as {other.contestant}{_in(places[0])}{verdict_words.within_margin_text(first.judged)}"
     )
-    text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} is {text}"
+    text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} {text}"
     return "; ".join([text, *others, *more])
 
 
@@ -246,12 +249,27 @@ def _times(row_ratio: RowRatio) -> str:
 
 def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
     """Say which modes pay, those with one verdict together."""
-    mode_ratios = [row_ratio for row_ratio in ratios if not row_ratio.is_of_contestants]
+    mode_ratios = [row_ratio for row_ratio in ratios if not (row_ratio.is_of_contestants or row_ratio.is_of_inputs)]
     cores = {row_ratio.fast.cores for row_ratio in mode_ratios}
     serial = f"serial on {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else "serial on as many cores"
-    order = {"above": f"faster than {serial}", "below": f"slower than {serial}", "no difference shown": "no gain shown"}
+    return _gains(mode_ratios, short, serial)
+
+
+def _inputs(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
+    """Say which inputs pay, those with one verdict together."""
+    input_ratios = [row_ratio for row_ratio in ratios if row_ratio.is_of_inputs]
+    return _gains(input_ratios, short, " or ".join(dict.fromkeys(row_ratio.slow.input_words for row_ratio in input_ratios)))
+
+
+def _gains(ratios: Sequence[RowRatio], short: Mapping[str, str], base: str) -> list[str]:
+    """Say which rows are faster than what they are compared with, the decided ones first.
+
+    Args:
+        base: what they are compared with, in words.
+    """
+    order = {"above": f"faster than {base}", "below": f"slower than {base}", "no difference shown": "no gain shown"}
     kinds: dict[str, list[RowRatio]] = {}
-    for row_ratio in mode_ratios:
+    for row_ratio in ratios:
         kind = (
             order.get(row_ratio.judged.verdict, _kind(row_ratio))
             if _kind(row_ratio) not in ("disturbed", _DOUBTFUL)
@@ -272,9 +290,7 @@ def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]
             for name, row_ratio in zip(names, same_kind, strict=True)
         ]
         margin_text = verdict_words.within_margin_text(same_kind[0].judged) if len(same_kind) == 1 else ""
-        sentences.append(
-            f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times as fast' if len(same_kind) == 1 else ''}{margin_text}"
-        )
+        sentences.append(f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times' if len(same_kind) == 1 else ''}{margin_text}")
     return sentences
 
 
@@ -405,6 +421,8 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
     for trouble, rows in rows_by_trouble.items():
         which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _listed_names(rows)
         sentences.append(f"{trouble}: {which}")
+    if (longer := cautions.longer(stored, summaries)) is not None:
+        sentences[-1] += f". {statement_words.advice_words(longer)}"
     sentences += [
         f"{summary.name} {summary.status}: {summary.reason or 'no reason given'}"
         for summary in summaries
@@ -449,22 +467,26 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     """Return whom a row is compared with and how many times as fast it is, and the mark of the verdict."""
     if not findings.comparable:
         return "", ""
-    candidates = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
+    own = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
+    candidates = [other for other in own if not other.is_of_inputs]
     # A row of several pairs shows the nearest rival that it beats.
     pairs = [other for other in ratios if other.is_of_contestants and other.times[0].id == summary.id]
     candidates += sorted(pairs, key=lambda other: (not other.is_decided, other.times[2].value))
+    candidates += [other for other in own if other.is_of_inputs]
     if not candidates:
         return "", ""
     row_ratio, judged = candidates[0], candidates[0].judged
     is_mode = not row_ratio.is_of_contestants
-    rival = "serial" if is_mode else row_ratio.times[1].contestant
+    base = row_ratio.slow.input_words if row_ratio.is_of_inputs else "serial"
+    rival = base if is_mode else row_ratio.times[1].contestant
     if judged.disturbed:
         return f"{rival} disturbed", "?"
     ratio = judged.ratio if is_mode else row_ratio.times[2]
     mark = "~" if judged.verdict == "no difference that matters" and not row_ratio.is_in_doubt else "?"
     if row_ratio.is_decided:
         mark = "+" if ratio.value >= 1.0 else "-"
-    return f"{rival} {verdict_words.bounded_words(ratio)}", mark
+    times = verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"  # a chart has little room
+    return f"{rival} {times}", mark
 
 
 def _next(
@@ -484,6 +506,8 @@ def _next(
         return [("continue", wording.command(*resume))]
     if any(row_ratio.judged.disturbed for row_ratio in ratios):
         return [("again", wording.command(*resume, "--again", "disturbed"))]
+    if any(summary.unwatched for summary in summaries):
+        return []  # more repeats of such runs decide nothing
     if any(not row_ratio.is_decided and row_ratio.judged.verdict != "no difference that matters" for row_ratio in ratios):
         repeats = max(VERDICT_PAIRS, 2 * comparison.settings.repeats if comparison.settings.repeats >= VERDICT_PAIRS else 0)
         return [("more repeats", wording.command(*resume, "--repeats", str(repeats)))]

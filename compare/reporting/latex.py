@@ -11,7 +11,7 @@ from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase, digits
 
 from compare.cli.wording import one_line
-from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, cell_text, is_text
+from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, cell_text, is_text, with_interval_headings
 
 WIDTH_PT = 338.0
 """Most points of a table's width. The text of LaTeX's `article` is 345 pt wide, on A4 as on letter paper."""
@@ -61,7 +61,7 @@ def to_latex(table: Table) -> str:
     Its long names become short ones, which a legend explains.
     """
     floats: list[str] = []
-    for part in _split_table(table):
+    for part in _split_table(with_interval_headings(table)):
         columns = [column for column in part.columns if column.terminal and _has_values(part, column)]
         short: dict[str, str] = {}
         sets = [columns]

@@ -51,6 +51,7 @@ def render(template: str, *, scripted: bool = True, **values: Any) -> str:
 
 def grid(table: Table) -> dict[str, Any]:
     """A table in the form that the template's macro takes."""
+    table = tables.with_interval_headings(table)
     texts = {column.key: any(isinstance(row.get(column.key), str) for row in table.rows) for column in table.columns}
     return {
         "title": table.title,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,6 +83,16 @@ def mark(artist: Artist, series: str, labels: Sequence[str] = ()) -> None:
     """
     values = {"series": wording.one_line(series), "labels": list(map(wording.one_line, labels))}
     artist.set_gid(json.dumps(values))
+
+
+def luminance(colour: Iterable[float]) -> float:
+    """Relative luminance of an sRGB colour as WCAG defines it, 0..1.
+
+    Args:
+        colour: red, green and blue, 0..1. More values are ignored.
+    """
+    red, green, blue, *_ = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _rescale(figure: Figure, name: str) -> None:

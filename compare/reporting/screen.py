@@ -33,7 +33,7 @@ LEAST_ROWS = 4
 
 MARKS = {"+": "green", "-": "red", "~": "cyan", "?": "yellow"}
 """Colour of each mark of a verdict. It only repeats the mark."""
-LEGEND = "+ faster  - slower  ~ no difference that matters  ? not decided  (ranges: 95 % sure)"
+LEGEND = "+ faster  - slower  ~ no difference that matters  ? not decided  (intervals: 95 % sure)"
 TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 

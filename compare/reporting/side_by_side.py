@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,16 @@ from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
 from compare.results import store
 from compare.results.workspace import FolderKind
+from compare.running import matrix
 from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, unpaired_ratio, verdicts
-from compare.statistics.verdict_words import bounded_words, family_words, interval_words, p_value_text, verdict_text
+from compare.statistics.verdict_words import (
+    bounded_words,
+    family_words,
+    faster_side,
+    interval_words,
+    p_value_text,
+    verdict_text,
+)
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"
@@ -58,7 +66,12 @@ class _MatchedRow(NamedTuple):
 
     @property
     def configuration(self) -> str:
-        return self.a.configuration
+        return self.name.removeprefix(self.contestant).lstrip(" -")
+
+    @property
+    def name(self) -> str:
+        """The row for a reader, with both inputs if they differ."""
+        return self.a.name if self.a.name == self.b.name else f"{self.a.name} in A, {self.b.input_words} in B"
 
 
 def check(folders: tuple[Path, Path], out: Path | None) -> None:
@@ -74,25 +87,25 @@ def check(folders: tuple[Path, Path], out: Path | None) -> None:
 
 
 def report(folders: tuple[Path, Path], compared: _ComparedPair, out: Path | None) -> Report:
-    """Match the rows of two comparisons, called A and B, by their id.
+    """Match the rows of two comparisons, called A and B, by their id, or else by all but their input.
 
     Args:
         out: folder that the report is written to. None: it is not written.
     """
     ours, theirs = ({summary.id: summary for summary in comparison.summaries} for comparison in compared)
-    both = [row_id for row_id in ours if row_id in theirs]
-    if not both:
+    matches = _matches(compared)
+    if not matches:
         raise FolderError(
             f"{folders[0]} and {folders[1]} have no row in common. Received: {', '.join(ours)}; and {', '.join(theirs)}. "
             "Name two comparisons of the same frameworks and modes."
         )
     same_machine = not machine.differences(*(comparison.stored.comparison.machine for comparison in compared))
-    matched = [_MatchedRow(ours[row_id], theirs[row_id]) for row_id in both]
-    reasons = {row_id: _reasons_not_comparable(compared, ours[row_id], theirs[row_id]) for row_id in both}
-    comparable_ids = [row_id for row_id in both if same_machine and not reasons[row_id]]
-    ratios = {row_id: ratio for row_id in comparable_ids if (ratio := _ratio(compared, row_id)) is not None}
+    matched = [_MatchedRow(ours[row_id], theirs[other_id]) for row_id, other_id in matches.items()]
+    reasons = {row.a.id: _reasons_not_comparable(compared, *row) for row in matched}
+    comparable_rows = [row for row in matched if same_machine and not reasons[row.a.id]]
+    ratios = {row.a.id: ratio for row in comparable_rows if (ratio := _ratio(compared, row)) is not None}
     sentences = _sentences(folders, compared, matched, ratios, reasons, same_machine)
-    differences = [*_environments(compared), *_specs(compared, both)]
+    differences = [*_environments(compared), *_specs(compared, matches)]
     row_tables = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
     failures = cautions.unconfirmed_signatures(
@@ -110,7 +123,7 @@ def report(folders: tuple[Path, Path], compared: _ComparedPair, out: Path | None
         first_sentences=_disagreements(compared),
         marks=[
             Mark("Machine", *(("the same", "good") if same_machine else ("another: no verdict about speed", "warn"))),
-            Mark("Rows in both", str(len(both))),
+            Mark("Rows in both", str(len(matched))),
             Mark("Differences around them", str(len(differences))),
         ],
         findings=sentences,
@@ -128,6 +141,21 @@ def report(folders: tuple[Path, Path], compared: _ComparedPair, out: Path | None
         screen=_screen(folders, compared, _faster(matched, ratios, reasons, same_machine), sentences, row_tables[0], failures),
         again=f"{document.COMPARE} {wording.shell([*again, FULL])}",
     )
+
+
+def _matches(compared: _ComparedPair) -> dict[str, str]:
+    """Return {row id of A: row id of B} of the rows in both: with the same id, or else with a difference in their input alone.
+
+    A row of A whose input B lacks has a match if B has a single row that is like it otherwise, and that has no match yet.
+    """
+    ours, theirs = (comparison.stored.comparison.rows for comparison in compared)
+    same_ids = {row.id for row in theirs}
+    matches = {row.id: row.id for row in ours if row.id in same_ids}
+    for row in ours:
+        alike = [other for other in theirs if other.id not in matches and matrix.same_except_input(row, other)]
+        if row.id not in matches and len(alike) == 1 and alike[0].id not in matches.values():
+            matches[row.id] = alike[0].id
+    return {row.id: matches[row.id] for row in ours if row.id in matches}
 
 
 def _screen(
@@ -161,17 +189,20 @@ def _faster(
         return ["no verdict: the machines differ"]
     judged_by_row = {judged.name: judged for judged in verdicts(list(ratios.items()))}
     kinds: dict[str, list[str]] = {}
-    for ours, theirs in (row_pair for row_pair in matched if all(summary.repeats_done for summary in row_pair)):
+    for row in (row for row in matched if all(summary.repeats_done for summary in row)):
+        ours, theirs = row
         if reasons[ours.id]:
-            kinds.setdefault("no verdict, an epoch is not the same work", []).append(ours.name)
+            kinds.setdefault("no verdict, an epoch is not the same work", []).append(row.name)
         elif ours.id in judged_by_row and (ours.disturbed or theirs.disturbed):
-            kinds.setdefault("no finding, other work disturbed them", []).append(ours.name)
+            kinds.setdefault("no finding, other work disturbed them", []).append(row.name)
         elif ours.id in judged_by_row:
             judged = judged_by_row[ours.id]
             kind = verdict_text(
-                judged, when_above="B is faster than A", when_below="B is slower than A", when_neither=judged.verdict
+                judged, when_above="B is faster than A", when_below="A is faster than B", when_neither=judged.verdict
             )
-            kinds.setdefault(f"{kind} (times as fast as A)", []).append(f"{ours.name} {bounded_words(judged.ratio)}")
+            quick, _, times = faster_side(judged.ratio, "B", "A")
+            side = "" if judged.verdict in ("above", "below") else f"{quick} "
+            kinds.setdefault(f"{kind} (times as fast)", []).append(f"{row.name} {side}{bounded_words(times)}")
     return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 
@@ -192,7 +223,7 @@ def _disagreements(compared: _ComparedPair) -> list[str]:
 
 def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summary) -> list[str]:
     """Reasons why a row's epoch is not the same work in A and B: fields of its spec, its data, its device."""
-    before, now = (_spec_fields(comparison)[ours.id] for comparison in compared)
+    before, now = (_spec_fields(comparison)[summary.id] for comparison, summary in zip(compared, (ours, theirs), strict=True))
     same_data = len({comparison.stored.comparison.data_hash for comparison in compared}) == 1
     differing = [
         name
@@ -200,6 +231,7 @@ def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summ
         if before.get(name) != now.get(name)
         and EFFECTS.changes(name, "epoch", same_data=same_data)
         and not name.startswith("framework_options.")  # a framework's own switches do not change the work either
+        and name not in matrix.INPUT_FIELDS  # nor does how its images are fed
     ]
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")
@@ -211,11 +243,11 @@ def _spec_fields(comparison: JudgedComparison) -> dict[str, dict[str, Any]]:
     return {row.id: store.flatten(row.spec.model_dump(mode="json")) for row in comparison.stored.comparison.rows}
 
 
-def _ratio(compared: _ComparedPair, row_id: str) -> Ratio | None:
+def _ratio(compared: _ComparedPair, matched: _MatchedRow) -> Ratio | None:
     """Ratio of the seconds of an epoch in A to those in B: how many times as fast B is."""
     seconds: list[list[float]] = []
-    for comparison in compared:
-        (row,) = (row for row in comparison.stored.comparison.rows if row.id == row_id)
+    for comparison, summary in zip(compared, matched, strict=True):
+        (row,) = (row for row in comparison.stored.comparison.rows if row.id == summary.id)
         seconds.append([epoch_seconds(run) for run in comparable_runs(comparison.stored, row).values()])
     return unpaired_ratio(*seconds)
 
@@ -231,12 +263,12 @@ def _sentences(
     run_in_both = [row_pair for row_pair in matched if all(summary.repeats_done for summary in row_pair)]
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
-        speed = [_no_verdict(*row_pair, reasons[row_pair[0].id]) for row_pair in run_in_both if reasons[row_pair[0].id]]
+        speed = [_no_verdict(row_pair, reasons[row_pair.a.id]) for row_pair in run_in_both if reasons[row_pair.a.id]]
         judged_by_row = {judged.name: judged for judged in verdicts(list(ratios.items()))}
         speed += [
-            _speed(*row_pair, judged_by_row[row_pair[0].id], folders)
+            _speed(row_pair, judged_by_row[row_pair.a.id], folders)
             for row_pair in run_in_both
-            if row_pair[0].id in judged_by_row
+            if row_pair.a.id in judged_by_row
         ]
         if judged_by_row:
             speed += filter(
@@ -246,8 +278,6 @@ def _sentences(
                 "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
                 "Only runs that are interleaved tell that apart."
             )
-    ours, theirs = ([summary.id for summary in comparison.summaries] for comparison in compared)
-    row_ids = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
         f"Not run in {name}: {', '.join(ids)}."
         for name, here, there in (("A", 0, 1), ("B", 1, 0))
@@ -259,8 +289,12 @@ def _sentences(
     ]
     missing += [
         f"Only in {name}: {', '.join(ids)}."
-        for name, here, there in row_ids
-        if (ids := [row_id for row_id in here if row_id not in there])
+        for name, place, comparison in (("A", 0, compared[0]), ("B", 1, compared[1]))
+        if (
+            ids := [
+                summary.id for summary in comparison.summaries if summary.id not in {row_pair[place].id for row_pair in matched}
+            ]
+        )
     ]
     cautions = [
         f"{name}: {trouble}"
@@ -276,33 +310,35 @@ def _sentences(
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def _speed(ours: Summary, theirs: Summary, judged: JudgedRatio, folders: tuple[Path, Path]) -> str:
+def _speed(matched: _MatchedRow, judged: JudgedRatio, folders: tuple[Path, Path]) -> str:
     """A sentence on a row's speed. Its ratio is that of the seconds in A to those in B."""
-    times = f"B is {interval_words(judged.ratio)} times as fast as A"
+    ours, theirs = matched
+    quick, slow, ratio = faster_side(judged.ratio, "B", "A")
+    times = f"{quick} is {interval_words(ratio)} times as fast as {slow}"
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
-        return " ".join([f"{ours.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
+        return " ".join([f"{matched.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
-    text = f"{ours.name}: {unclear}{times}{p_value_text(judged)}."
+    text = f"{matched.name}: {unclear}{times}{p_value_text(judged)}."
     if judged.verdict == "too few repeats to tell":
-        text = f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here."
+        text = f"{matched.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here."
     not_proved = NOT_PROVED if is_proof_missing(ours, theirs) else ""
     return " ".join(filter(None, [text, not_proved, doubt_words(ours, theirs)]))
 
 
-def _no_verdict(ours: Summary, theirs: Summary, reasons: Sequence[str]) -> str:
-    milliseconds = [1e3 / summary.images_per_second.median for summary in (ours, theirs) if summary.images_per_second]
+def _no_verdict(matched: _MatchedRow, reasons: Sequence[str]) -> str:
+    milliseconds = [1e3 / summary.images_per_second.median for summary in matched if summary.images_per_second]
     by_image = (
         f" An image took {milliseconds[0]:.3g} ms in A and {milliseconds[1]:.3g} ms in B." if len(milliseconds) == 2 else ""
     )
     other = f"other {', '.join(reasons)}"
-    text = f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}"
-    return " ".join(filter(None, [text, doubt_words(ours, theirs)]))
+    text = f"{matched.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}"
+    return " ".join(filter(None, [text, doubt_words(*matched)]))
 
 
 def _first_losses(matched: Sequence[_MatchedRow]) -> list[str]:
     """Sentences on the losses before any update. With equal data, weights and order, they differ by rounding at most."""
-    losses = {ours.name: (ours.first_step_loss, theirs.first_step_loss) for ours, theirs in matched}
+    losses = {row.name: (row.a.first_step_loss, row.b.first_step_loss) for row in matched}
     known_losses = {name: (a, b) for name, (a, b) in losses.items() if a is not None and b is not None}
     differing = [
         f"{name}: the first losses differ by {relative_difference(a, b):.1e} (relative)."
@@ -376,18 +412,18 @@ def _environments(compared: _ComparedPair) -> list[tuple[str, str, str]]:
     ]
 
 
-def _specs(compared: _ComparedPair, both: Sequence[str]) -> list[tuple[str, str, str]]:
+def _specs(compared: _ComparedPair, matches: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(field, ours, theirs) of differences between specs. A field that differs equally in all rows is listed once."""
     specs = [_spec_fields(comparison) for comparison in compared]
     rows_by_difference: dict[tuple[str, str, str], list[str]] = {}
-    for row_id in both:
-        ours, theirs = (fields[row_id] for fields in specs)
+    for row_id, other_id in matches.items():
+        ours, theirs = specs[0][row_id], specs[1][other_id]
         for field in {**ours, **theirs}:
             a, b = ours.get(field), theirs.get(field)
             if a != b:
                 rows_by_difference.setdefault((field, json.dumps(a), json.dumps(b)), []).append(row_id)
     return [
-        (field if len(rows) == len(both) else f"{field} of {', '.join(rows)}", ours, theirs)
+        (field if len(rows) == len(matches) else f"{field} of {', '.join(rows)}", ours, theirs)
         for (field, ours, theirs), rows in rows_by_difference.items()
     ]
 

@@ -7,7 +7,8 @@ import re
 from xml.etree import ElementTree
 
 _COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)"}
-"""Colours of the page that replace black and white, which follow its light or dark theme. Hatches keep theirs, on a colour."""
+"""Colours of the page that replace black and white, which follow its light or dark theme. Hatches and texts keep theirs, which
+stand on a colour. Black text has no colour in the file, and so follows the theme."""
 _LEFT_TO_PAGE = "font-family"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
@@ -30,8 +31,8 @@ def svg(source: str, name: str) -> str:
     ]
     hatches = {id(part) for element in root.iter() if element.tag.endswith("pattern") for part in element.iter()}
     for element in root.iter():
-        colours = {} if id(element) in hatches else _COLOURS
         element.tag = element.tag.rpartition("}")[2]
+        colours = {} if id(element) in hatches or element.tag == "text" else _COLOURS
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         if element.tag == "image":  # named after its bytes, so that two equal matrices have one id
             attributes.pop("id", None)

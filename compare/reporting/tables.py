@@ -29,6 +29,8 @@ from compare.statistics.verdict_words import UNBOUNDED
 Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
+_BRACKETS: dict[type[Spread | Ratio], str] = {Spread: "25 to 75 %", Ratio: "95 %"}
+"""Words for what stands in brackets behind a cell's value."""
 ELSEWHERE = "the files of --out and in the JSON"
 """Place of columns that do not fit the terminal, in words, if the command has written no files."""
 _WIDE_TERMINAL = 110
@@ -117,6 +119,31 @@ def value_at(item: Any, path: str) -> Any:
     return item
 
 
+def with_interval_headings(table: Table, spreads: bool = True) -> Table:
+    """The table whose headings say what stands in brackets: quartiles of spreads, 95 % intervals of ratios.
+
+    Args:
+        spreads: whether spreads are written with their quartiles.
+    """
+
+    def words(column: Column) -> str:
+        cells = [row.get(column.key) for row in table.rows]
+        bracketed = [
+            words
+            for kind, words in _BRACKETS.items()
+            if any(isinstance(cell, kind) and cell_text(cell, column, spreads).endswith(")") for cell in cells)
+        ]
+        return f" ({', '.join(bracketed)})" if bracketed else ""
+
+    columns = [
+        replace(column, heading=f"{column.heading}{suffix}", short=f"{column.short}{suffix}" if column.short else "")
+        if (suffix := words(column))
+        else column
+        for column in table.columns
+    ]
+    return replace(table, columns=tuple(columns))
+
+
 def scaled(factor: float, path: str) -> Callable[[Any], float | None]:
     """Return a function that picks the value at a path, times a factor."""
 
@@ -132,6 +159,7 @@ def to_rich(table: Table, width: int) -> Group:
 
     Long words are shortened first. Then columns are left out from the right.
     """
+    table = with_interval_headings(table, table.spreads_on_terminal)
     rich_table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     fitting = _fit_columns(table, width)
     for (column, _), column_width in zip(fitting, _column_widths(fitting, width), strict=True):
@@ -148,6 +176,7 @@ def to_rich(table: Table, width: int) -> Group:
 
 def omitted_columns(table: Table, width: int) -> list[str]:
     """Headings of the columns that do not fit a terminal of `width` characters."""
+    table = with_interval_headings(table, table.spreads_on_terminal)
     fitting = [column for column, _ in _fit_columns(table, width)]
     return [column.heading for column in table.columns if column.terminal and column not in fitting]
 
@@ -166,7 +195,7 @@ def with_rows(tables: Sequence[Table]) -> list[Table]:
 
 def to_fields(table: Table) -> Text:
     """The table with one field a line, for an output that is no terminal and too narrow for all its columns."""
-    columns = [column for column in table.columns if column.terminal]
+    columns = [column for column in with_interval_headings(table, table.spreads_on_terminal).columns if column.terminal]
     heads = [column for column in columns if column.key in {run_column.key for run_column in RUN_COLUMNS}] or columns[:1]
     lines = [Text(table.title, style="bold")]
     for row in table.rows:
@@ -182,6 +211,7 @@ def to_fields(table: Table) -> Text:
 
 def is_truncated(table: Table, width: int) -> bool:
     """Whether `to_rich` leaves out columns or shortens words."""
+    table = with_interval_headings(table, table.spreads_on_terminal)
     columns = [column for column in table.columns if column.terminal]
     fitting = _fit_columns(table, width)
     return (
@@ -289,7 +319,7 @@ def to_markdown(table: Table) -> str:
     lines = [
         f"### {escaped(table.title)}",
         "",
-        _markdown_row([column.heading for column in table.columns]),
+        _markdown_row([column.heading for column in with_interval_headings(table).columns]),
         _markdown_row(["---" if is_text(table, column) else "---:" for column in table.columns], escape=False),
         *(_markdown_row([cell_text(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]

@@ -54,6 +54,8 @@ class ComparisonSettings(Exact):
     only."""
     workers: tuple[int, ...] = Field(default=(), exclude=True)
     """Numbers of input workers, each with its own rows. Empty: the number in the values."""
+    inputs: tuple[str, ...] = Field(default=(), exclude=True)
+    """How batches are fed, each with its own rows. Empty: the input in the values."""
     levels: tuple[str, ...] = Field(default=(), exclude=True)
     """Levels of switches, each with its own rows. Empty: the level in the values."""
     stated_settings: tuple[str, ...] = Field(default=(), exclude=True)
@@ -67,7 +69,14 @@ class ComparisonSettings(Exact):
     def build_rows(self, contestants: Sequence[Contestant]) -> list[Row]:
         """Build the rows of these contestants, see `matrix.build_rows`."""
         return matrix.build_rows(
-            self.values, contestants, self.modes, self.replicas, self.workers, self.levels, one_core=self.one_core
+            self.values,
+            contestants,
+            self.modes,
+            self.replicas,
+            self.workers,
+            self.levels,
+            self.inputs,
+            one_core=self.one_core,
         )
 
     def check_repeats(self) -> Self:

@@ -25,6 +25,9 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_len
 MOST_ROWS = 1000
 """Largest number of rows of a comparison. Rows are compared in pairs, so a report takes ten seconds for as many."""
 
+INPUT_FIELDS = ("input", "workers")
+"""Fields that change how batches are fed, and nothing else."""
+
 _COLOUR_SAMPLE_SIZE = 256
 """Number of training images, evenly spread, that are searched for colour."""
 
@@ -79,6 +82,7 @@ def build_rows(
     replicas: int,
     workers: Sequence[int] = (),
     levels: Sequence[str] = (),
+    inputs: Sequence[str] = (),
     *,
     one_core: bool = True,
 ) -> list[Row]:
@@ -90,6 +94,8 @@ def build_rows(
         modes: words of `spec.MODES`.
         replicas: replicas of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
+        inputs: words of `spec.INPUTS`. Each makes rows of its own, those with workers for each number of them. Empty: the
+            input in `values`.
         levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
     """
@@ -97,7 +103,7 @@ def build_rows(
     matrix_rows: list[Row] = []
     for contestant in contestants:
         for mode in modes:
-            input_variants = [with_workers(values, number) for number in workers] or [values]
+            input_variants = _input_variants(values, inputs, workers)
             for row_values in [
                 base_values | {"switches": level} for level in levels for base_values in input_variants
             ] or input_variants:
@@ -107,7 +113,8 @@ def build_rows(
                 usable_cores = run.cores // num_sharing * num_sharing or run.cores
                 serial_cores = {usable_cores, run.cores} | ({1} if one_core else set())
                 for cores in [usable_cores] if run.is_parallel else sorted(serial_cores):
-                    name = _row_id(contestant.name, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
+                    name = _row_id(contestant.name, run, cores)
+                    name += f"-{_input_id(run, inputs)}" if len(input_variants) > 1 else ""
                     name += f"-{run.switches}" if len(levels) > 1 else ""
                     matrix_rows.append(build_row(name, contestant, run.with_fields(cores=cores)))
     if len(matrix_rows) > MOST_ROWS:
@@ -123,6 +130,20 @@ def build_row(row_id: str, contestant: Contestant, run: Spec) -> Row:
     return Row(id=row_id, contestant=contestant.name, twin=twin, spec=run)
 
 
+def _input_variants(values: dict[str, Any], inputs: Sequence[str], workers: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the values of each input. An input with workers has a variant for each number of them, by default one worker."""
+    if not inputs:
+        return [with_workers(values, number) for number in workers] or [values]
+    numbers = [number for number in workers if number] or [values.get("workers") or 1]
+    return [
+        {**values, "input": kind, "workers": number} for kind in inputs for number in ([0] if kind == "inline" else numbers)
+    ]
+
+
+def _input_id(run: Spec, inputs: Sequence[str]) -> str:
+    return "inline" if inputs and run.input == "inline" else f"{run.workers}{run.input if inputs else 'workers'}"
+
+
 def with_workers(values: dict[str, Any], workers: int) -> dict[str, Any]:
     """Set the number of input workers. If there are any, the input is `workers`, unless the values name another one."""
     input_kind = values.get("input", "inline")
@@ -134,6 +155,27 @@ def same_except_contestant(one: Row, other: Row) -> bool:
     return one.contestant != other.contestant and all(
         getattr(one.spec, name) == getattr(other.spec, name) for name in Spec.model_fields if name != "framework_options"
     )
+
+
+def same_except_input(one: Row, other: Row) -> bool:
+    """Return whether two rows differ by their input alone: how batches are fed, and by how many workers."""
+    return one.contestant == other.contestant and _is_only_difference(one.spec, other.spec, INPUT_FIELDS)
+
+
+def _is_only_difference(one: Spec, other: Spec, fields: tuple[str, ...]) -> bool:
+    """Return whether two specs differ in some of these fields, and in no others."""
+    differing = {name for name in Spec.model_fields if getattr(one, name) != getattr(other, name)}
+    return bool(differing) and differing <= {*fields}
+
+
+def input_base_of(rows: Sequence[Row], row: Row) -> Row | None:
+    """Return the row that a row's input is compared with: `inline`, or else the first of those that differ by it alone.
+
+    None if there is none, or if it is the row itself.
+    """
+    alike = [other for other in rows if other.id == row.id or same_except_input(row, other)]
+    base = min(alike, key=lambda other: other.spec.input != "inline")
+    return None if base.id == row.id else base
 
 
 def check_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from compare.cli.wording import percent
 from compare.statistics.statistics import (
@@ -16,6 +17,8 @@ from compare.statistics.statistics import (
     inverse,
     resolution,
 )
+
+_Side = TypeVar("_Side")
 
 UNBOUNDED = "too few repeats to bound it"
 """Text in place of an interval that is too wide to mean anything."""
@@ -44,14 +47,23 @@ def faster(seconds: JudgedRatio, first: str, second: str) -> str:
     Args:
         seconds: seconds of `second` over seconds of `first`.
     """
-    ratio = seconds.ratio
-    quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
+    quick, slow, times = faster_side(seconds.ratio, first, second)
     if seconds.verdict == "too few repeats to tell":
-        return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} is {times.value:.2f} times as fast as {slow} here"
+        return f"{seconds.verdict} ({times.n} of {VERDICT_PAIRS}); {quick} is {times.value:.2f} times as fast as {slow} here"
+    words = interval_words(times)
     if seconds.verdict not in ("above", "below"):
         text = verdict_text(seconds, when_above="", when_below="", when_neither=seconds.verdict)
-        return f"{text} between {first} and {second}; {first} is {range_words(ratio)} times as fast{p_value_text(seconds)}"
-    return f"{quick} is {range_words(times)} times as fast as {slow}{within_margin_text(seconds)}{p_value_text(seconds)}"
+        return f"{text} between {first} and {second}; {quick} is {words} times as fast{p_value_text(seconds)}"
+    return f"{quick} is {words} times as fast as {slow}{within_margin_text(seconds)}{p_value_text(seconds)}"
+
+
+def faster_side(seconds: Ratio, first: _Side, second: _Side) -> tuple[_Side, _Side, Ratio]:
+    """Return (the faster of two, the slower, how many times as fast it is).
+
+    Args:
+        seconds: seconds of `second` over seconds of `first`.
+    """
+    return (first, second, seconds) if seconds.value >= 1.0 else (second, first, inverse(seconds))
 
 
 def within_margin_text(judged: JudgedRatio) -> str:
@@ -129,8 +141,8 @@ def range_words(ratio: Ratio) -> str:
 
 
 def bounded_words(ratio: Ratio) -> str:
-    """Format a ratio as `1.58 to 1.66`, or as the value alone if the interval is missing or too wide to mean anything."""
-    return range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
+    """Format a ratio as `1.62 (1.58 to 1.66)`, or as the value alone if it has no interval that means anything."""
+    return interval_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
 
 
 def difference_words(least: float) -> str:

@@ -126,8 +126,12 @@ def test_the_page_says_everything_without_its_script(browser: Chromium, page: Pa
     assert buttons == 0 and rows > 20
 
 
+PAPER_PX = 963
+"""Width that a landscape letter leaves, which is narrower than A4."""
+
+
 def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path, tmp_path: Path) -> None:
-    browser.open(page, width=690, dark=True)  # that of A4 without its margins
+    browser.open(page, width=PAPER_PX, dark=True)
     browser.print(tmp_path / "page.pdf")
     pdf = (tmp_path / "page.pdf").read_bytes()
     assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") > 2
@@ -137,6 +141,34 @@ def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
     finally:
         browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("which", ["page", "many"])
+def test_paper_has_every_section_open_whole_numbers_and_whole_tables(
+    browser: Chromium, request: pytest.FixtureRequest, which: str
+) -> None:
+    folded = "document.querySelectorAll('details:not([open])').length"
+    browser.open(request.getfixturevalue(which), width=PAPER_PX)
+    before = browser.evaluate(folded)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert before > 3 and browser.evaluate(folded) == 0
+        broken = browser.evaluate(
+            "[...document.querySelectorAll('table.sortable td[data-value]')].filter(cell => {"
+            "  const range = document.createRange(); range.selectNodeContents(cell);"
+            "  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;"
+            "}).map(cell => cell.textContent)"
+        )
+        assert broken == [] and browser.count("table.sortable td[data-value]") > 50
+        assert browser.evaluate("document.documentElement.scrollWidth") <= PAPER_PX
+        sizes = "[...document.querySelectorAll('table.sortable')].map(table => parseFloat(getComputedStyle(table).fontSize))"
+        assert min(browser.evaluate(sizes)) > 5
+        assert browser.evaluate("getComputedStyle(document.querySelector('header > .scroll')).breakInside") == "avoid"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="")
+    browser.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert browser.evaluate(folded) == before and browser.count("table.turned, table.fitted") == 0
 
 
 def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from common.artifacts import event_log, results
 from common.artifacts.schema import RunResult
 from common.data import batches, sources
 from common.machine import machine
+from common.machine.interference import LEAST_TIMED_SECONDS
 from common.models import architectures, weights
 from common.models.sharding import shard
 from common.spec import Spec, SpecError
-from common.training.run_record import LEAST_TIMED_SECONDS
 from tests.support import processes
 from tests.support.processes import Finished
 from tests.twins import oracles

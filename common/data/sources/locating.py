@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common.data import cache
 from common.data.dataset import DataRefused
+from common.data.notes import caution
 from common.data.sources import archives, cifar10, fashion_mnist, public_sets, synthetic_leaves
 from common.data.sources.file_source import FileSource, Folder
 from common.machine import plugins
@@ -33,11 +34,11 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
         leaves = synthetic_leaves.parse(source)
         folder = synthetic_leaves.locate(leaves, cache_folder)
         cache.mark_used(folder)
-        return str(leaves), Folder(folder)
+        return f"{leaves} (drawn)", Folder(folder)  # else its title would be that of a user's own folder of leaves
     if public_sets.is_source(source):
         public_set = public_sets.parse(source)
         return public_set.title, _open_tree(public_sets.locate(public_set, cache_folder))
-    if re.fullmatch(r"[\w-]+", source) and source in (entry_points := plugins.installed(plugins.DATASETS)):
+    if source in (entry_points := _plugin_sources(source)):
         return source, _open_tree(_load_entry_point(entry_points[source], cache_folder))
     try:
         path = Path(source).expanduser()
@@ -46,6 +47,22 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
     if not path.exists():
         raise _unknown_error(source, path)
     return _name(path), _open_tree(path)
+
+
+def other_reading(source: str) -> list[str]:
+    """Return a note if a source is the name of a data set, and there is a file or folder of that name too. Else empty."""
+    is_name = source in NAMES or source in _plugin_sources(source)
+    if not is_name or not Path(source).exists():
+        return []
+    made_up = "drawn leaves" if source == synthetic_leaves.NAME else f"data set {source}"
+    return [
+        caution(f"data.source {source} is the suite's {made_up}, not ./{source} of this folder. Use ./{source} to read that")
+    ]
+
+
+def _plugin_sources(source: str) -> dict[str, EntryPoint]:
+    """Return the data sets of installed packages, by name. Empty if the source can be none of them."""
+    return plugins.installed(plugins.DATASETS) if re.fullmatch(r"[\w-]+", source) else {}
 
 
 def _load_entry_point(entry: EntryPoint, cache_folder: Path) -> Path:

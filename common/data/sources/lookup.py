@@ -24,7 +24,7 @@ from common.data.decoding.encoded import Encoded
 from common.data.decoding.images import DecodedFiles, select_rows
 from common.data.pixel_cache import PixelCache, PixelFile
 from common.data.sources import digits, image_folder, public_sets, scanned, splits
-from common.data.sources.locating import NAMES, locate
+from common.data.sources.locating import NAMES, locate, other_reading
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import ScanResult
 from common.data.sources.splits import SPLITS, Ids
@@ -219,8 +219,9 @@ class _DataSource:
 
 def _open(data: Data, seed: int, cache_folder: Path) -> _DataSource:
     located = locate(data.source, cache_folder)
+    other = other_reading(data.source)
     if located is None:
-        return _DataSource(name="digits", metadata=_digits_metadata(data, seed), cache_folder=cache_folder)
+        return _DataSource(name="digits", metadata=_digits_metadata(data, seed), cache_folder=cache_folder, notes=other)
     name, tree = located
     scan_result = scanned.scan(tree, cache_folder)
 
@@ -269,7 +270,8 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _DataSource:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         metadata = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, scanned=scan_result, notes=tree.notes())
+    notes = [*other, *tree.notes()]
+    return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, scanned=scan_result, notes=notes)
 
 
 def _digits_metadata(data: Data, seed: int) -> EntryMetadata:

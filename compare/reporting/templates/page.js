@@ -91,3 +91,38 @@ for (const figure of document.querySelectorAll(".plot")) {
     show(shown.at((shown.indexOf(current) + step) % shown.length));
   });
 }
+
+// On paper all sections are open, and a wide table has smaller letters, so that its numbers stay whole. If they were too small to
+// read, its rows become columns.
+const PAPER = { width: 950, font: 10, least: 7, screenFont: 14 }; // pixels: what landscape paper leaves, and sizes of letters
+const closed = [];
+
+function paperFont(table) {
+  table.style.width = "min-content";
+  const width = (table.offsetWidth * PAPER.font) / PAPER.screenFont;
+  table.style.width = "";
+  return Math.min(PAPER.font, (PAPER.font * PAPER.width) / width);
+}
+
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details:not([open])")) {
+    folded.open = true;
+    closed.push(folded);
+  }
+  for (const table of document.querySelectorAll(".scroll table.sortable")) {
+    const font = paperFont(table);
+    if (font < PAPER.least) table.classList.add("turned");
+    const turned = paperFont(table);
+    if (turned < font) table.classList.remove("turned");
+    table.style.fontSize = `${Math.max(font, turned)}px`;
+    table.classList.add("fitted");
+  }
+});
+
+addEventListener("afterprint", () => {
+  for (const folded of closed.splice(0)) folded.open = false;
+  for (const table of document.querySelectorAll("table.fitted")) {
+    table.style.fontSize = "";
+    table.classList.remove("fitted", "turned");
+  }
+});

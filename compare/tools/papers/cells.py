@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.data import sources
-from common.data.sources import synthetic_leaves
 from compare.cli.wording import count
 from compare.judgement.statement_words import unreliable_rows_note
 from compare.reporting.tables import Cell, Column, Table, value_at
@@ -112,9 +111,8 @@ def _measured_on(results: LocalResults, measures: Iterable[str], rows_are: str) 
     comparison = next((training.stored.comparison for training in results.trainings.values()), None)
     if comparison is None:
         return
-    plan, name = results.plan, comparison.data_name
-    name += " (drawn leaves, not photographs)" if synthetic_leaves.is_source(plan.setting.source) else ""
-    parts = [f"scale {plan.setting.scale}", name]
+    plan = results.plan
+    parts = [f"scale {plan.setting.scale}", comparison.data_name]
     if rows_are:
         epochs = max(row.spec.epochs or 0 for row in plan.published_rows)
         if rows_are in ("splits", "classes"):

@@ -12,11 +12,11 @@ from common import spec
 from common.artifacts.schema import EpochRecord, Metrics, RunResult
 from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
-from common.machine.interference import Meter, Usage
+from common.machine.interference import LEAST_TIMED_SECONDS, Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.architectures import resolve
 from common.spec import Spec
-from common.training import observers, run_record
+from common.training import observers
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from common.training.trainer import BaseTrainer, Batch
@@ -55,7 +55,7 @@ class Fed:
         return {}
 
 
-LONG_ENOUGH = 1 + round(run_record.LEAST_TIMED_SECONDS / (5 * PAUSE_SECONDS))
+LONG_ENOUGH = 1 + round(LEAST_TIMED_SECONDS / (5 * PAUSE_SECONDS))
 """Epochs after which the number of used cores is reported."""
 
 

@@ -129,6 +129,19 @@ def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() ->
     assert estimate.seconds(twice, like, 1280) == pytest.approx(3.0 + 8.0 * 20 + 2 * (20 * 0.1 + 0.3))
 
 
+@pytest.mark.parametrize(("examples", "is_short"), [(32, True), (64, False)])
+def test_a_dry_run_says_which_training_is_too_short_to_be_watched_and_how_long_is_enough(examples: int, is_short: bool) -> None:
+    plan = comparisons.with_plan(comparisons.repeated(), train_examples=examples).comparison
+    rows = plan.rows[:1]
+    like = comparisons.good(rows[0], seconds=4.0)  # 2 epochs of 640 images in 8 s, so that 32 images take 0.4 s
+    estimates = estimate.estimate(plan, [(row, 0) for row in rows], lambda row: (like, "made up"))
+    report = estimate.report(estimates, plan, measured=False)
+    expected = {rows[0].id: {"training_seconds": pytest.approx(0.4), "options": ["--epochs", "3"]}} if is_short else {}
+    assert report.values["too_short"] == expected
+    sentences = [sentence for _, sentences in report.findings for sentence in sentences]
+    assert any("Use --epochs 3 or more" in sentence for sentence in sentences) == is_short
+
+
 # The shell
 
 

@@ -22,7 +22,7 @@ from compare.comparison import comparison_plan, executor, run
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
 from compare.proof import certificate, ladder, spot_checks
-from compare.reporting import plots
+from compare.reporting import comparison_report, plots
 from compare.results import store, workspace
 from compare.results.workspace import COMPARISON
 from compare.running import launch, run_settings
@@ -123,12 +123,27 @@ def test_json_on_stdout_equals_results_json_and_a_line_for_each_run_goes_to_a_pi
     assert lines == [f"{row}: M:SS; {more}." for row, more in zip(rows, left, strict=True)]
 
 
+def test_inputs_are_rows_like_modes_and_get_verdicts(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = (*QUICK[:-1], "--no-one-core", "--input", "inline,workers,dask", "--workers", "1,2", "--repeats", "5", "--no-proof")
+    done = convtwins(*words, "--out", tmp_path / "out").succeeded()
+    judged = comparison_report.read(tmp_path / "out")
+    inputs = {statement.rows: statement for statement in judged.findings.inputs if statement.kind == "mode_compared"}
+    kinds = ("1workers", "2workers", "1dask", "2dask")
+    prefixes = [f"{name}-serial-2cores" for name in ("left", "right")]
+    assert set(inputs) == {(f"{prefix}-{kind}", f"{prefix}-inline") for prefix in prefixes for kind in kinds}
+    names = {f"{row} against {base}" for row, base in inputs}
+    assert names <= {verdict.name for verdict in judged.findings.verdicts}
+    assert len(judged.findings.verdicts) == len(names) + 5  # and one for each input of the two frameworks
+    assert "  Input " in done.stdout and "inline" in done.stdout
+    assert any(title == "Which inputs pay?" for title, _ in comparison_report.sections(judged))
+
+
 @pytest.mark.parametrize(("batch", "is_larger"), [pytest.param(64, False, marks=pytest.mark.slow), (5000, True)])
 def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_is_trained(
     batch: int, is_larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     done = compare_quick(tmp_path / "out", "--batch-size", str(batch))
-    caution = comparison_plan.large_batch_caution(store.read_plan(tmp_path / "out"))
+    caution = " ".join(comparison_plan.early_cautions(store.read_plan(tmp_path / "out")))
     assert bool(caution) is is_larger and ("5,000" in caution and "1,258" in caution) is is_larger
     rehearsed = compare_quick(tmp_path / "rehearsed", "--batch-size", str(batch), "--dry-run")
     assert done.stderr.startswith(caution) and caution in " ".join(rehearsed.stderr.split())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from compare.results.store import ProofRecord, StoredComparison
 from compare.running.matrix import Row
+from compare.statistics.statistics import JudgedRatio
 from tests.support import comparisons
 from tests.support.comparisons import epoch, good, of_rows, repeated, row, score, with_fields, with_plan, with_runs
 from tests.support.statements import in_words
@@ -217,6 +219,22 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
     assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
     sentences = in_words(stored)
     assert len(_verdicts(sentences["contestants"])) == 3 and sentences["troubles"] == []
+
+
+def test_an_input_pays_only_where_it_is_surely_faster_than_inline() -> None:
+    stored = comparisons.input_only()
+    quick, slow = "pytorch-serial-2-1workers", "pytorch-serial-2-2workers"
+    for row_id, factor in ((quick, 0.5), (slow, 2.0)):
+        runs = {repeat: comparisons.paced(run, factor) for repeat, run in stored.runs[row_id].items()}
+        stored = comparisons.with_fields(stored, runs=stored.runs | {row_id: runs})
+    judged = comparison_report.judge(stored)
+    values = {statement.rows[0]: statement.values for statement in judged.findings.inputs if statement.rows}
+    verdicts = {row: JudgedRatio.model_validate(value["judged"]) for row, value in values.items()}
+    assert (verdicts[quick].verdict, round(verdicts[quick].ratio.value, 2)) == ("above", 2.0)
+    assert (verdicts[slow].verdict, round(verdicts[slow].ratio.value, 2)) == ("below", 0.5)
+    assert set(values) == {f"{name}-serial-2-{number}workers" for name in ("pytorch", "tensorflow") for number in (1, 2)}
+    sentences = judged.in_words(judged.findings.inputs)
+    assert any("1 worker pays: it is 2.00" in sentence and "as fast as with inline" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, 0), (15, 1), (7, 2), (3, 3)])
@@ -689,9 +707,22 @@ def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_
     assert ("larger than the training split" in caution) == larger and caution == snapshot
 
 
-def test_a_run_too_short_to_know_of_other_work_says_so(snapshot: SnapshotAssertion) -> None:
-    """As do the verdicts on it, and no others."""
-    judged = comparison_report.judge(with_runs(repeated(), FIRST, cores_used=None))
+@pytest.mark.parametrize("repeats", [[0, 1, 2, 3, 4], [0, 1, 2, 3], [3]], ids=["all", "all but one", "one"])
+def test_a_row_says_so_as_long_as_one_repeat_is_too_short_to_know_of_other_work(
+    repeats: list[int], snapshot: SnapshotAssertion
+) -> None:
+    """As do the verdicts on it, and no others. The cure stands behind it, in place of more repeats."""
+    short = with_runs(repeated(), FIRST, repeats, cores_used=None)
+    run = short.runs[short.comparison.rows[0].id][0]
+    judged = comparison_report.judge(
+        with_runs(short, FIRST, repeats, phases=run.phases.model_copy(update={"training_seconds": 0.4}))
+    )
+    assert judged.summaries[0].unwatched_repeats == len(repeats)
+    (caution,) = (caution for caution in judged.cautions if caution.kind == "unwatched")
+    assert caution.advice is not None and caution.advice.options == ("--epochs", "3")  # 2 epochs take 0.4 s
+    screen = comparison_report.report(judged, Path("out")).screen
+    assert screen is not None and not screen.next
+    assert "Use --epochs 3 or more." in next(answer for answer in screen.answers if answer.label == "Trouble").sentences
     assert [summary.in_doubt for summary in judged.summaries] == [True, False, False, False]
     assert [
         judged.in_words(judged.findings.troubles),

@@ -115,7 +115,7 @@ def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None
 @pytest.mark.parametrize(
     ("changed", "shown"),
     [
-        ({}, '<b class="good">comparable</b>'),
+        ({}, '<b class="warn">comparable, at unequal settings</b>'),
         ({"cores_of_others": 1.5, "machine": {"logical_cores": 2}}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
         ({"noise": Noise(cores_stolen=0.5)}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
         ({"cores_used": None}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
@@ -125,6 +125,13 @@ def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None
 def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[str, Any], shown: str) -> None:
     html = html_of(comparisons.with_runs(comparisons.repeated(1), "pytorch-serial-2", **changed))
     assert f"<span>Timed runs</span>{shown}" in html
+
+
+def test_timed_runs_are_comparable_without_reserve_where_all_conditions_are_equal() -> None:
+    conditions = comparisons.repeated(1).runs["pytorch-serial-2"][0].conditions
+    html = html_of(comparisons.with_runs(comparisons.repeated(1), conditions=conditions))
+    assert '<span>Timed runs</span><b class="good">comparable</b>' in html
+    assert "nequal settings" not in html and "different settings" not in html
 
 
 def test_the_certificate_shows_difference_step_and_tolerance() -> None:

@@ -195,6 +195,26 @@ def test_a_row_that_was_run_in_one_alone_is_said_to_be_so(tmp_path: Path) -> Non
     assert not any("device" in verdict for verdict in found.verdicts)
 
 
+@pytest.mark.parametrize("same_ids", [True, False])
+def test_two_inputs_are_compared_though_their_rows_have_other_ids(tmp_path: Path, same_ids: bool) -> None:
+    a = repeated()
+    fed = {
+        row.id: with_fields(
+            row, id=row.id if same_ids else f"{row.id}-2workers", spec=row.spec.with_fields(input="workers", workers=2)
+        )
+        for row in a.comparison.rows
+    }
+    runs = {
+        row.id: {repeat: comparisons.of_spec(comparisons.paced(run, 0.5), row.spec) for repeat, run in a.runs[before].items()}
+        for before, row in fed.items()
+    }
+    b = with_plan(with_fields(a, runs=runs), rows=list(fed.values()))
+    made = pair(tmp_path, b)
+    sentences = [verdict for verdict in made.verdicts if "times as fast" in verdict]
+    assert len(sentences) == 4 and all("B is 2.0" in sentence and "2 workers in B" in sentence for sentence in sentences)
+    assert "Rows without a counterpart" not in dict(made.report.findings)
+
+
 def test_two_without_a_row_in_common_and_one_beside_itself_are_refused(tmp_path: Path) -> None:
     a, b = stored_in(repeated(1), tmp_path / "a"), stored_in(comparisons.input_only(), tmp_path / "b")
     refusals.check_ended(convtwins("report", a, b), field="row")

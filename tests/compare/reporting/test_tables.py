@@ -25,7 +25,7 @@ from compare.reporting import class_tables, comparison_report, comparison_tables
 from compare.reporting.comparison_report import judge
 from compare.results.store import StoredComparison
 from compare.statistics import verdict_words
-from compare.statistics.statistics import Ratio
+from compare.statistics.statistics import Ratio, Spread
 from tests.support import comparisons
 
 
@@ -345,3 +345,19 @@ def test_a_note_names_no_column_that_is_not_shown() -> None:
     headings = {column.heading for column in conditions.columns if column.terminal}
     assert not any("etermin" in heading for heading in headings) and "etermin" not in conditions.note
     assert "Determinism: whether" in tables.to_markdown(conditions)
+
+
+def test_a_heading_says_what_stands_in_brackets() -> None:
+    columns = (
+        tables.Column("a", "seconds", 1),
+        tables.Column("b", "speed-up", 1, short="faster"),
+        tables.Column("c", "steady", 1),
+        tables.Column("d", "n"),
+    )
+    spread, equal = Spread(median=2.0, low=1.0, high=3.0, n=5), Spread(median=2.0, low=2.0, high=2.0, n=5)
+    table = tables.Table("t", "T", columns, [{"a": spread, "b": Ratio(value=2.0, low=1.5, high=2.5, n=5), "c": equal, "d": 5}])
+    named = tables.with_interval_headings(table).columns
+    assert [column.heading for column in named] == ["seconds (25 to 75 %)", "speed-up (95 %)", "steady", "n"]
+    assert named[1].short == "faster (95 %)"
+    assert tables.with_interval_headings(table, spreads=False).columns[0].heading == "seconds"
+    assert all(heading in tables.to_markdown(table) for heading in ("seconds (25 to 75 %)", "speed-up (95 %)"))

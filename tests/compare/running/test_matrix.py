@@ -125,6 +125,29 @@ def test_numbers_of_workers_make_rows_of_their_own() -> None:
     assert (dask.id, dask.spec.input, dask.spec.workers) == ("pytorch-serial-1core", "dask", 2)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "workers", "expected"),
+    [
+        (["inline", "workers", "dask"], [], [("inline", "inline", 0), ("1workers", "workers", 1), ("1dask", "dask", 1)]),
+        (["inline", "workers"], [0, 2], [("inline", "inline", 0), ("2workers", "workers", 2)]),
+        (["workers", "dask"], [1, 2], [(f"{n}{kind}", kind, n) for kind in ("workers", "dask") for n in (1, 2)]),
+    ],
+)
+def test_each_input_makes_rows_of_its_own(inputs: list[str], workers: list[int], expected: list[tuple[str, str, int]]) -> None:
+    made = matrix.build_rows({"cores": 1}, PYTORCH, ["serial"], 2, workers, inputs=inputs)
+    prefix = "pytorch-serial-1core-"
+    assert [(row.id.removeprefix(prefix), row.spec.input, row.spec.workers) for row in made] == expected
+    bases = {row.id: base.id for row in made if (base := matrix.input_base_of(made, row)) is not None}
+    assert bases == {row.id: made[0].id for row in made[1:]}
+
+
+def test_rows_that_differ_by_more_than_their_input_are_no_pair() -> None:
+    one, other = matrix.build_rows({"cores": 1}, PYTORCH, ["serial"], 2, inputs=["inline", "workers"])
+    assert matrix.same_except_input(one, other) and not matrix.same_except_input(one, one)
+    longer = other.model_copy(update={"spec": other.spec.with_fields(epochs=7)})
+    assert not matrix.same_except_input(one, longer) and matrix.input_base_of([one, longer], longer) is None
+
+
 def test_each_level_of_switches_makes_rows_of_its_own() -> None:
     made = matrix.build_rows({"cores": 1}, PYTORCH, ["serial"], 2, levels=["closed", "best"])
     assert [(row.id, row.spec.switches) for row in made] == [

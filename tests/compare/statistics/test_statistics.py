@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -167,6 +168,20 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
 )
 def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], verdict: str, snapshot: SnapshotAssertion) -> None:
     assert judged(*ratios).verdict == verdict and verdict_words.faster(judged(*ratios), "a", "b") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("found", "side", "range_words"),
+    [(QUICK, "a", None), (SLOW, "b", None), (ratio(0.825, 0.73, 0.93, 5), "b", "1.21 (1.08 to 1.37)"), (UNSHOWN, None, None)],
+)
+def test_a_sentence_names_the_faster_side_and_a_value_with_its_range(
+    found: Ratio, side: str | None, range_words: str | None
+) -> None:
+    words = verdict_words.faster(judged(found), "a", "b")
+    value, low, high = map(float, re.findall(r"is ([\d.]+) \(([\d.]+) to ([\d.]+)\) times as fast", words)[0])
+    assert low <= value <= high and value >= 1.0
+    assert side is None or words.startswith(f"{side} is ")
+    assert range_words is None or range_words in words
 
 
 @pytest.mark.parametrize(

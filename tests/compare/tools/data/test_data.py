@@ -18,6 +18,7 @@ from PIL import Image
 from syrupy.assertion import SnapshotAssertion
 
 from common import spec
+from common.data import notes
 from common.data.dataset import DataRefused
 from common.data.decoding import decode
 from common.data.sources import leaf_drawing, synthetic_leaves
@@ -471,6 +472,28 @@ def test_leaves_are_written_to_a_folder_as_they_are_explored(tmp_path: Path) -> 
         convtwins_json("data", tmp_path / "made")["content_hash"]
         == convtwins_json("data", "leaves:classes=2,images=20,size=16")["content_hash"]
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "title", "images", "is_said"),
+    [
+        ("leaves:classes=2,images=20,size=16", "leaves:classes=2,images=20,size=16 (drawn)", 20, False),
+        ("leaves", "leaves (drawn)", 1000, True),
+        ("./leaves", "leaves", 48, False),
+        ("digits", "digits", 1797, True),
+    ],
+)
+def test_a_name_that_is_a_folder_here_too_is_said_and_the_title_tells_which_was_read(
+    source: str, title: str, images: int, is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(Path("leaves"), DIVIDED)
+    Path("digits").mkdir()
+    done = convtwins("data", source)
+    found = convtwins_json("data", source)
+    assert (found["name"], sum(found["splits"].values())) == (title, images)
+    assert [f"./{source}" in note for note in found["notes"] if notes.kind(note) == "data"] == [True] * is_said
+    assert (f"Use ./{source} to read that" in " ".join(done.stdout.split())) == is_said
 
 
 def test_synthetic_leaves_name_plants_and_conditions_and_have_no_duplicates() -> None:
