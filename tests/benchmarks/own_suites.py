@@ -1,8 +1,8 @@
 """Suites of public projects through `regress --pytest`: false alarms of the same commit, and planted slowdowns that are found.
 
 `python -m tests.benchmarks.own_suites --out DIR [--projects cattrs,...] [--commands 20] [--repeats 5]` fetches each project's
-source distribution from the package registry, and makes a git repository and an environment of it. Each command has a folder of its
-own. A line of `figures.jsonl` tells its seconds, exit code and verdicts. Finished ones are not repeated.
+source distribution from the package registry, and makes a git repository and an environment of it. Each command has its
+own folder. A line of `figures.jsonl` tells its seconds, exit code and verdicts. Finished ones are not repeated.
 """
 
 from __future__ import annotations
@@ -47,27 +47,26 @@ class Project(NamedTuple):
 
     name: str
     arguments: str
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
     """Packages that its suite needs besides the project."""
-    module: str
-    owner: str
-    function: str
-    """Method that a slowdown is planted in. All chosen benchmarks call it."""
+    module: str = ""
+    """Module that a slowdown is planted in. Empty: its functions are as short as the wrapper."""
+    owner: str = ""
+    function: str = ""
+    """Method that becomes slower. All chosen benchmarks call it."""
 
 
 QUICK = "-q -o addopts= -p no:cacheprovider --benchmark-max-time=0.2 --benchmark-min-time=0.000005"
 PROJECTS = (
     Project(
-        "cattrs", f"bench/test_tuples.py {QUICK} -k structure_homo", (), "src/cattrs/converters.py", "BaseConverter", "structure"
+        "cattrs", f"bench/test_attrs_collections.py {QUICK} -k test_structure", (), "src/cattrs/converters.py",
+        "BaseConverter", "structure",
     ),
     Project(
-        "python-statemachine", f"tests/test_profiling.py {QUICK} -k guarded_transitions", (), "statemachine/statemachine.py",
-        "StateChart", "send",
+        "python-statemachine", f"tests/test_profiling.py {QUICK} -k guarded_transitions", (),
+        "statemachine/statemachine.py", "StateChart", "send",
     ),
-    Project(
-        "lazy-object-proxy", f"tests/test_perf.py {QUICK} -k 'test_perf and slots'", (), "src/lazy_object_proxy/slots.py",
-        "Proxy", "__str__",
-    ),
+    Project("lazy-object-proxy", f"tests/test_perf.py {QUICK} -k slots"),
 )  # fmt: skip
 
 
@@ -96,6 +95,8 @@ def prepare(project: Project, folder: Path) -> tuple[Path, Path]:
     git(repository, "add", "--force", ".")
     git(repository, "commit", "-q", "-m", "base")
     git(repository, "tag", "base")
+    if not project.module:
+        return repository, python
     module = repository / project.module
     code = module.read_text()
     for slowdown in SLOWDOWNS:
@@ -147,7 +148,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if project.name not in options.projects.split(","):
             continue
         repository, python = prepare(project, out)
-        heads = [(f"slower-{100 * slowdown:.0f}", 0) for slowdown in SLOWDOWNS]
+        heads = [(f"slower-{100 * slowdown:.0f}", 0) for slowdown in SLOWDOWNS if project.module]
         heads += [("base", number) for number in range(options.commands)]
         for head, number in heads:
             folder = out / "results" / f"{project.name}-{head}-{number}"
