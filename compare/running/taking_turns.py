@@ -116,13 +116,13 @@ class Seat:
         """Note what a run says of its waiting, as far as it can be true.
 
         All processes of a machine share the monotonic clock. On a busy one, this process reads a message long after it was
-        sent, and a run is continued long after it was told to.
+        sent, and a run is continued long after it was told to. A run of an older revision says no time.
         """
         now = time.monotonic()
         if "continued_at" in message:
             self._paused_seconds += min(max(message["continued_at"], self._answered_at), now) - self._answered_at
         else:
-            self._asked_at = min(max(message["asked_at"], self._answered_at), now)
+            self._asked_at = min(max(message.get("asked_at", now), self._answered_at), now)
             self.steps_left = message["steps_left"]
 
     def stop(self) -> None:

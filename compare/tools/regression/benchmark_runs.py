@@ -50,7 +50,7 @@ class BenchmarkRun(NamedTuple):
     """How a run ended."""
 
     measurement: Measurement | None
-    """Its benchmarks. None: it failed."""
+    """Measured benchmarks. None: the run failed."""
     reason: str = ""
 
     @property

@@ -63,14 +63,14 @@ def from_environments(sides: Sequence[str], pythons: Sequence[str]) -> list[Benc
     here = Path.cwd()
     answer = revisions.git("rev-parse", "--show-toplevel", at=here)
     code = {} if answer.returncode else code_version.describe(Path(answer.stdout.strip()))
-    found: list[BenchmarkSide] = []
+    described: list[BenchmarkSide] = []
     for side, python in zip(sides, pythons, strict=True):
         environment, _ = _describe(contestants.interpreter(python))
         facts = PlannedSide(
             name=python, commit=code.get("commit"), dirty=bool(code.get("dirty")), repository=None, environment=environment
         )
-        found.append(BenchmarkSide(side, facts, here))
-    return found
+        described.append(BenchmarkSide(side, facts, here))
+    return described
 
 
 class Repository:

@@ -84,10 +84,12 @@ def command(
     folder = (out or store.new_folder("bisect")).resolve()
     invocation.interrupt_message = requests.interrupted(folder, has_checkouts=False)
     query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments, only)
-    if (own := requests.own_command(pytest_arguments, command_line)) is not None:
-        query = replace(query, metric=FIGURE if JSON_WORD in own.text else SECONDS)
+    if (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
+        query = replace(query, metric=FIGURE if JSON_WORD in benchmark_command.text else SECONDS)
         workspace = invocation.hold(candidates.open_workspace(query, 0, folder))
-        of_command = candidates.of_command(own, query, python or sys.executable, most_repeats, invocation.progress)
+        of_command = candidates.of_command(
+            benchmark_command, query, python or sys.executable, most_repeats, invocation.progress
+        )
         outcome = candidates.search(of_command, query, range(most_repeats), workspace, invocation.progress)
         return Outcome(bisect_report.report(outcome, of_command, query), folder)
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)

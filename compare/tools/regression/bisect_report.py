@@ -27,7 +27,7 @@ _TRIALS = (
     Column("later", "revision or environment", fold=40),
     Column("earlier", "beside", fold=40),
     Column("verdict", "verdict"),
-    Column("ratio", "times (95 % interval)", 3, interval=True),
+    Column("ratio", "times", 3, interval=True),
     Column("border", "border", 3),
     Column("n", "pairs"),
     Column("left_out", "left out"),

@@ -46,7 +46,7 @@ from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time
 
-Side = TypeVar("Side")
+SideT = TypeVar("SideT")
 KIND, RECORD_FILE = "bisection", "bisection.json"
 _SHORT, _LONGEST_SUBJECT = 8, 48
 WASTED_PAIRS = 3
@@ -105,7 +105,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Candidates(Generic[Side]):
+class Candidates(Generic[SideT]):
     """All candidates in order, and how two of them are measured in turn."""
 
     items: Sequence[Candidate]
@@ -115,9 +115,9 @@ class Candidates(Generic[Side]):
     code_hash: str
     work: Mapping[str, dict[str, Any]]
     """Work of a run: the spec of the row by its id, or a command."""
-    ready: Callable[[int], AbstractContextManager[Side]]
+    ready: Callable[[int], AbstractContextManager[SideT]]
     """Context manager of a candidate, by its place. It raises RevisionError if it cannot be measured."""
-    open_pairs: Callable[[Side, Side, Path], AbstractContextManager[PairLoop[Any, Any]]]
+    open_pairs: Callable[[SideT, SideT, Path], AbstractContextManager[PairLoop[Any, Any]]]
     """Context manager of the pairs of two candidates, base and head, in a folder."""
     environments: Sequence[Environment]
     """Environment of each candidate, or the common one of all commits. Empty: the twin does not report it."""
@@ -211,7 +211,7 @@ def _one_row(plan: Comparison) -> Row:
     row, *others = requests.runnable(plan.rows)
     if others:
         raise SpecError(
-            f"bisect follows one row. Received: {', '.join(each.id for each in (row, *others))}. Choose with "
+            f"bisect follows one row. Received: {', '.join(other.id for other in (row, *others))}. Choose with "
             "--frameworks, --modes and --only."
         )
     return row
@@ -283,7 +283,7 @@ def open_workspace(query: BisectionQuery, first_seed: int, folder: Path) -> Abst
 
 
 def search(
-    candidates: Candidates[Side],
+    candidates: Candidates[SideT],
     query: BisectionQuery,
     seeds: Sequence[int],
     workspace: Workspace[Bisection],
@@ -308,7 +308,7 @@ def search(
     workspace.claim(record)
     folder = workspace.folder
     with ExitStack() as resources:
-        good_end: list[Side] = []  # once it is checked out
+        good_end: list[SideT] = []  # once it is checked out
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""

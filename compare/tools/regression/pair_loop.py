@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -72,6 +73,13 @@ class PairLoop(ABC, Generic[Item, Result]):
     def execute(self, item: Item, repeat: int, folder: Path) -> Result:
         """Run one side, and store the result in a folder."""
 
+    takes_turns = False
+    """Whether both sides of a pair train in turns, see `execute_together`."""
+
+    def execute_together(self, jobs: Sequence[Job[Item]]) -> Generator[tuple[int, Result]]:
+        """Run both sides of a pair in turns. Yields the place and the result of each when it ends."""
+        raise NotImplementedError
+
     @abstractmethod
     def failure(self, result: Result) -> str | None:
         """Say how a run ended, e.g. `failed: exit code 1`. None: it ended well."""
@@ -131,15 +139,30 @@ class PairLoop(ABC, Generic[Item, Result]):
             most = "at most " if enough is not None else ""
             return f"{self.name(pair)}, {side} ({job.repeat + 1} of {most}{self.repeats})"
 
-        def execute(job: Job[Item]) -> Result:
+        def start(job: Job[Item]) -> None:
             pair, side = places[job.item.id]
             if side == turn((BASE, HEAD), job.repeat)[0]:  # the first of its pair
                 for item in pair:
                     self.remove(item, job.repeat)
-            result = self.execute(job.item, job.repeat, self.folder)
+
+        def checked(job: Job[Item], result: Result) -> Result:
             if self.failure(result) is not None:
                 self.check_stored(job, result, label(job))
             return result
+
+        def execute(job: Job[Item]) -> Result:
+            start(job)
+            return checked(job, self.execute(job.item, job.repeat, self.folder))
+
+        def execute_together(jobs: Sequence[Job[Item]]) -> Generator[tuple[int, Result]]:
+            first = 0
+            for _, group in groupby(jobs, lambda job: places[job.item.id][0].head.id):
+                pair_jobs = list(group)
+                for job in pair_jobs:
+                    start(job)
+                for place, result in self.execute_together(pair_jobs):
+                    yield first + place, checked(pair_jobs[place], result)
+                first += len(pair_jobs)
 
         def accept(job: Job[Item], result: Result) -> bool:
             if enough is None or (failure := self.failure(result)) is None:
@@ -158,6 +181,7 @@ class PairLoop(ABC, Generic[Item, Result]):
             label=label,
             accept=accept,
             ending=self.ending,
+            execute_together=execute_together if self.takes_turns else None,
         ):
             if enough is not None and enough():
                 return

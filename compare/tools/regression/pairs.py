@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from compare.results.store import Comparison
 from compare.results.workspace import COMPARISON, Workspace
 from compare.running import contestants
 from compare.running.interleaving import Job
+from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
+from compare.running.taking_turns import Seat, run_round
 from compare.tools.regression import requests
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError
@@ -78,6 +80,7 @@ class PairedRuns(PairLoop[Row, RunResult]):
         self.folder = workspace.folder
         self.plan = claimed.with_settings(repeats=plan.settings.repeats)
         self.repeats = plan.settings.repeats
+        self.takes_turns = self.plan.takes_turns
         if request.settings.prove:
             self.plan = run.with_proof(self.plan, request, self.folder, progress)
 
@@ -119,9 +122,24 @@ class PairedRuns(PairLoop[Row, RunResult]):
             self.make()
 
     def execute(self, item: Row, repeat: int, folder: Path) -> RunResult:
-        """Run a row. A run that met another environment than planned is removed, and ends the measurement."""
         watch = self.progress.watch if folder == self.folder else _ignore_events
         result = executor.execute(self.twins[item.contestant], item, repeat, folder, watch)
+        return self._in_planned_environment(item, repeat, folder, result)
+
+    def execute_together(self, jobs: Sequence[Job[Row]]) -> Generator[tuple[int, RunResult]]:
+        def executing(job: Job[Row], seat: Seat) -> Generator[StartedProcess, None, RunResult]:
+            row, repeat = job
+            return executor.executing(self.twins[row.contestant], row, repeat, self.folder, self.progress.watch, seat=seat)
+
+        # Code of another revision may know no turns, and train on once it has imported. Nothing else may run then.
+        checkouts = [self.twins[job.item.contestant].checkout for job in jobs]
+        importing = 1 if any(checkout and checkout.root for checkout in checkouts) else min(job.item.spec.cores for job in jobs)
+        for place, result in run_round(jobs, executing, importing=importing):
+            row, repeat = jobs[place]
+            yield place, self._in_planned_environment(row, repeat, self.folder, result)
+
+    def _in_planned_environment(self, item: Row, repeat: int, folder: Path, result: RunResult) -> RunResult:
+        """Return a run. One that met another environment than planned is removed, and ends the measurement."""
         planned = self.plan.environments.get(item.contestant)
         if planned and result.environment and (changed := contestants.describe_changes(planned, result.environment)):
             shutil.rmtree(store.run_folder(folder, item.id, repeat), ignore_errors=True)

@@ -147,7 +147,7 @@ def command(
     num_new_pairs = 0
     if baseline is not None:
         judgement = judge_stored(baseline, candidate, criteria)
-    elif (own := requests.own_command(pytest_arguments, command_line)) is not None:
+    elif (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
         folder = (out or store.new_folder("regress")).resolve()
         num_new_pairs = repeats or PAIRS
         invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
@@ -159,7 +159,7 @@ def command(
                 repository.refuse_changes()
                 sides = ((BASE, revision or ""), (HEAD, "HEAD"))
                 both = [checkouts.enter_context(repository.checked_out(side, name)) for side, name in sides]
-            BenchmarkRuns(own, both, num_new_pairs, benchmark_workspace, invocation.progress).complete()
+            BenchmarkRuns(benchmark_command, both, num_new_pairs, benchmark_workspace, invocation.progress).complete()
         judgement = judge_stored(folder, None, criteria)
     else:
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)

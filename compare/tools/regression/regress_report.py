@@ -211,14 +211,14 @@ def change_tables(judgement: Judgement) -> list[Table]:
         Column("run", "run"),
         Column("metric", "metric"),
         Column("verdict", "verdict", fold=20),
-        Column("change", "times (95 % interval)", 3, interval=True),
+        Column("change", "times", 3, interval=True),
         Column("p", "p, Holm", short="p,\nHolm"),
         Column("baseline", "baseline (quartiles)", wide=True),
         Column("candidate", "candidate (quartiles)", wide=True),
         Column("n", "n"),
     )
     score_columns = tuple(
-        replace(column, heading="difference (95 % interval)", digits=4) if column.key == "change" else column
+        replace(column, heading="difference", digits=4) if column.key == "change" else column
         for column in columns
         if column.key != "metric"
     )

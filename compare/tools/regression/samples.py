@@ -108,12 +108,12 @@ class SubjectPair:
             in_turn: whether the runs were made in the order A B, B A, A B. Then the head's second run follows its first
                 directly, the base's third its second, and so on.
         """
-        found: list[tuple[float, float]] = []
+        neighbours: list[tuple[float, float]] = []
         for first, subject in ((1, self.before), (0, self.now)):
             samples = usable_samples(subject, metric)
             starts = [repeat for repeat in samples if repeat + 1 in samples and (not in_turn or repeat % 2 == first)]
-            found += [(samples[repeat], samples[repeat + 1]) for repeat in starts]
-        return found
+            neighbours += [(samples[repeat], samples[repeat + 1]) for repeat in starts]
+        return neighbours
 
     @cached_property
     def by_seed(self) -> dict[int, tuple[float, float]]:

@@ -37,6 +37,14 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
     assert "threads: 4 in a run" in whole and "not available:" in whole and "MiB free" in whole and found["allocator"] in whole
 
 
+def test_doctor_says_how_much_the_same_loop_differs(fake_twins: pytest.MonkeyPatch) -> None:
+    noise = doctor.measure_noise(0.1)
+    assert noise.low <= 1.0 <= noise.high and noise.low * noise.high == pytest.approx(1.0) and noise.n >= 3
+    facts = doctor.examine(["left"])
+    assert noise.words in str(doctor.report({**facts, "noise": noise.model_dump(mode="json")}).screen)
+    assert "Noise" not in convtwins("doctor").stdout
+
+
 @pytest.mark.slow
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"

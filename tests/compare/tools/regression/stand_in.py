@@ -1,6 +1,6 @@
 """Runs that take no time, in place of those that a command would start."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from compare.judgement.sides import BASE, HEAD
 from compare.results import store
 from compare.running import matrix
 from compare.running.contestants import Contestant
+from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
 from tests.compare.tools.regression.repository import git
 from tests.support import comparisons
@@ -73,8 +74,14 @@ class StandIn:
         planned = planned.with_settings(**changes)
         return comparisons.with_fields(planned, machine=here, argv=["regress"])
 
-    def execute(self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
-        """Instead of `executor.execute`."""
+    def executing(
+        self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any, restarts: int = 0, **_: Any
+    ) -> Generator[StartedProcess, None, RunResult]:
+        """Instead of `executor.executing`: it needs no process to look at."""
+        return self.execute(contestant, row, repeat, folder)
+        yield  # pyright: ignore[reportUnreachable]
+
+    def execute(self, contestant: Contestant, row: Row, repeat: int, folder: Path) -> RunResult:
         state, checkout = contestant.interpreter, contestant.checkout
         if checkout is not None and checkout.root is not None and self.state_file:
             state = (checkout.root / self.state_file).read_text()
@@ -93,7 +100,7 @@ class StandIn:
 
     def install(self, patch: pytest.MonkeyPatch, *, with_plan: bool = True) -> "StandIn":
         """Put it in the place of real runs: the commands start these themselves, and each costs a process of seconds."""
-        patch.setattr(executor, "execute", self.execute)
+        patch.setattr(executor, "executing", self.executing)
         if with_plan:
             patch.setattr(comparison_plan, "build_plan", self.plan)
         return self
