@@ -230,9 +230,6 @@ def test_a_revision_with_an_at_sign_is_the_repositorys_own(repository: Path, mon
 
 OWN_MODEL = """
 from convtwins.models import Architecture, Dense, Flatten
-from compare.running.contestants import Contestant
-from compare.running.twins import Twins
-from compare.running import contestants
 
 def architecture(num_classes, image_size):
     values = image_size * image_size * 3
