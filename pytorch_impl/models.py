@@ -47,9 +47,7 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
         builder = user_code.builder(architecture.name, "pytorch")
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
     model.to({"float32": torch.float32, "float64": torch.float64}[precision])
-    if arithmetic in _ARITHMETIC:
-        _autocast(model, _ARITHMETIC[arithmetic])
-    return model
+    return _Autocast(model, _ARITHMETIC[arithmetic]) if arithmetic in _ARITHMETIC else model
 
 
 def build_stage(stage: Stage, precision: str) -> nn.Module:
@@ -82,20 +80,19 @@ def to_memory_format(values: torch.Tensor, memory_format: str) -> torch.Tensor:
     return values.contiguous(memory_format=_MEMORY_FORMATS[memory_format]) if values.dim() == 4 else values
 
 
-def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let a model's layers compute in another type, by replacing the model's class, as torch's parametrizations do.
+class _Autocast(nn.Module):
+    """A model whose layers compute in another type. Its logits have the type of the weights."""
 
-    Copies by torch's parallel wrappers keep that class. A wrapped `forward` would belong to the first model.
-    """
-    model_class: Any = type(model)
-    dtype_of_logits = next(model.parameters()).dtype  # here: nn.DataParallel's copies have no parameters to ask
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model = model
+        self._dtype = dtype
+        self._dtype_of_logits = next(model.parameters()).dtype  # here: nn.DataParallel's copies have no parameters to ask
 
-    class Autocast(model_class):
-        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            with torch.autocast(inputs[0].device.type, dtype):
-                return super().forward(*inputs).to(dtype_of_logits)
-
-    model.__class__ = Autocast
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return logits [N, classes] of images and masks."""
+        with torch.autocast(inputs[0].device.type, self._dtype):
+            return self.model(*inputs).to(self._dtype_of_logits)
 
 
 class _Network(nn.Module):
@@ -156,6 +153,8 @@ class _Stage(_Network):
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """Return a layer of a model by its name in the architecture."""
+    if isinstance(model, _Autocast):
+        return find_layer(model.model, name)
     if isinstance(model, native.UserModel):
         return model.find(name)
     return model.get_submodule(_attribute_name(name) if isinstance(model, _Network) else name)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.data.batches import BatchPlan
+from common.data.decoding.encoded import Encoded
 from common.data.preprocessing import job
+from common.data.preprocessing.sums import Sums
 from common.machine.rates import DeviceRates
 from common.matching.records import MatchModel, OpenRequest
 from common.models import architectures, weights
@@ -55,15 +60,15 @@ class Twin:
     @classmethod
     def create(
         cls,
-        device: Any,
-        formats: Any,
-        predicting: Any,
-        layers: Any,
-        models: Any,
-        parallel: Any,
-        preprocess: Any,
-        match: Any = None,
-        messages: Any = None,
+        device: DeviceModule,
+        formats: FormatsModule,
+        predicting: InferenceModule,
+        layers: LayersModule,
+        models: ModelsModule,
+        parallel: ParallelModule,
+        preprocess: PreprocessModule,
+        match: MatchModule | None = None,
+        messages: ExchangesModule | None = None,
     ) -> Twin:
         """Gather the parts from a twin's modules of these names. A twin without `match` opens no models of users.
 
@@ -86,6 +91,125 @@ class Twin:
             open_model=None if match is None else match.RecordedModel,
             collectives=None if messages is None else messages.rank_collectives,
         )
+
+
+# What each module of a twin must have. Pyright checks the twins' modules against it, where their `__main__` calls `create`.
+
+
+class DeviceModule(Protocol):
+    """A twin's module `device`: what this process computes on."""
+
+    def kind(self) -> str:
+        """Return `cpu`, `cuda` or `rocm`."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return devices, possible modes and switches, ready for JSON."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the framework's packages."""
+        ...
+
+    def configure(self, spec: Spec, trials: int = 1) -> None:
+        """Set threads and devices. Called once, before any tensor is created."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has no work left."""
+        ...
+
+    def peak_memory_mib(self) -> list[float]:
+        """Return the peak memory of each visible device, in MiB. Empty on a CPU."""
+        ...
+
+    def rates(self, spec: Spec) -> DeviceRates | None:
+        """Measure the rates of the process's accelerator in the spec's arithmetic. None on a CPU."""
+        ...
+
+
+class FormatsModule(Protocol):
+    """A twin's module `formats`: files of weights in the framework's own format."""
+
+    @property
+    def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802  # a constant of the module
+        """Suffixes of the framework's own files of weights."""
+        ...
+
+    def write(self, trained: Trained, path: Path) -> None:
+        """Write the weights to such a file."""
+        ...
+
+    def read(self, card: Card, architecture: architectures.Architecture, path: Path) -> weights.Weights:
+        """Read weights from such a file. Raises WeightsError if it does not fit."""
+        ...
+
+
+class InferenceModule(Protocol):
+    """A twin's module `inference`: logits of a trained model."""
+
+    @property
+    def Predictor(self) -> Callable[[Trained], inference.SupportsLogits]:  # noqa: N802  # a class of the module
+        """Class that loads a trained model."""
+        ...
+
+
+class LayersModule(Protocol):
+    """A twin's module `layers`: passes of single layers."""
+
+    def passes(
+        self, spec: Spec, architecture: architectures.Architecture, shape: tuple[int, ...], needs_gradient: bool
+    ) -> Callable[[], object]:
+        """Build a function that passes one batch through layers, see `common.training.layers.PassBuilder`."""
+        ...
+
+
+class ModelsModule(Protocol):
+    """A twin's module `models`: the CNNs in this framework."""
+
+    def summarize(self, architecture: architectures.Architecture) -> dict[str, Any]:
+        """Describe a built model: each layer's name, kind, output shape (NHWC) and number of values, ready for JSON."""
+        ...
+
+
+class ParallelModule(Protocol):
+    """A twin's package `parallel`: the trainers of all modes."""
+
+    def build(
+        self,
+        spec: Spec,
+        architecture: architectures.Architecture,
+        plan: BatchPlan,
+        dataset: sources.Dataset,
+        weights: weights.ReadOnlyWeights,
+    ) -> BaseTrainer:
+        """Build the trainer of the spec's mode."""
+        ...
+
+
+class PreprocessModule(Protocol):
+    """A twin's module `preprocess`: input workers that sum the pixels of image files."""
+
+    def scanning(self, encoded: Encoded, image_size: int, workers: int) -> AbstractContextManager[Callable[[], Sums]]:
+        """Start the workers, and yield the function that scans. See `common.data.preprocessing.job.Scanning`."""
+        ...
+
+
+class MatchModule(Protocol):
+    """A twin's module `match`: users' own models."""
+
+    @property
+    def RecordedModel(self) -> Callable[[OpenRequest], MatchModel]:  # noqa: N802  # a class of the module
+        """Class that opens a user's own model."""
+        ...
+
+
+class ExchangesModule(Protocol):
+    """A twin's module `exchanges`: messages between ranks, to be timed."""
+
+    def rank_collectives(self) -> exchanges.Collectives:
+        """Return the collectives of the ranks of a run."""
+        ...
 
 
 class Switches(Protocol):
