@@ -127,6 +127,8 @@ def with_interval_headings(table: Table, spreads: bool = True) -> Table:
     """
 
     def words(column: Column) -> str:
+        if "%" in column.heading:  # it says so already
+            return ""
         cells = [row.get(column.key) for row in table.rows]
         bracketed = [
             words
