@@ -132,12 +132,12 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     compared = [summary for summary in summaries if any(_ratio(summary, key) for _, key in baselines)]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
-        own = [(base, key, ratio) for base, key in baselines if (ratio := _ratio(summary, key)) is not None]
-        for index, (base, key, ratio) in enumerate(own):
+        ratios = [(base, key, ratio) for base, key in baselines if (ratio := _ratio(summary, key)) is not None]
+        for index, (base, key, ratio) in enumerate(ratios):
             ends = None
             if ratio.low is not None and ratio.high is not None and ratio.has_enough_pairs:
                 ends = ratio.low, ratio.high
-            series, y = f"against {base}", place + 0.4 * (index - (len(own) - 1) / 2)
+            series, y = f"against {base}", place + 0.4 * (index - (len(ratios) - 1) / 2)
             label = f"{summary.name}: {{}} times as fast as {base}"
             style = {"color": _colour(summary, summaries), "alpha": _ALPHA[key]}
             _bar(axis, y, ratio.value, series, label, ends, height=0.38, label=series, **style)

@@ -234,7 +234,7 @@ def print_tables(console: Console, tables: Sequence[Table], *, where: str) -> No
         if not console.is_terminal and is_truncated(table, console.width):
             console.print(to_fields(table), soft_wrap=True)
             if table.note:
-                console.print(Text(table.note, style="dim"), soft_wrap=True)
+                console.print(Text(table.note, style="dim"))
             continue
         console.print(to_rich(table, console.width))
         if note := note_on_terminal(table, console.width, where):
