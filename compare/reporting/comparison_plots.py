@@ -279,7 +279,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[fl
                 text = axis.text(
                     predicted,
                     true,
-                    class_tables.count_text(counts[true, predicted]),
+                    class_tables.count_text(float(counts[true, predicted])),
                     ha="center",
                     va="center",
                     fontsize=6,

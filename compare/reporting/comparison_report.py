@@ -248,7 +248,7 @@ def _marks(compared: JudgedComparison) -> list[Mark]:
     fewest_repeats, repeats = _repeats(compared)
     has_enough = fewest_repeats >= VERDICT_PAIRS
     timed_runs, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
-    divisions = {statement.values.get("division") for statement in compared.findings.divisions}
+    divisions = [statement.values.get("division") for statement in compared.findings.divisions]
     if compared.findings.comparable and "neither" in divisions:
         timed_runs, tone = "comparable, at unequal settings", "warn"
     num_in_doubt = sum(summary.in_doubt for summary in summaries)
