@@ -420,9 +420,8 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
             rows_by_trouble.setdefault("accuracy no better than guessing", []).append(summary)
     for trouble, rows in rows_by_trouble.items():
         which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _listed_names(rows)
-        sentences.append(f"{trouble}: {which}")
-    if (longer := cautions.longer(stored, summaries)) is not None:
-        sentences[-1] += f". {statement_words.advice_words(longer)}"
+        longer = cautions.longer(stored, summaries) if trouble.endswith(statement_words.DOUBTED_ROW["unwatched"]) else None
+        sentences.append(f"{trouble}: {which}{f'. {statement_words.advice_words(longer)}' if longer is not None else ''}")
     sentences += [
         f"{summary.name} {summary.status}: {summary.reason or 'no reason given'}"
         for summary in summaries
