@@ -148,7 +148,10 @@ def _scores(split: str, metrics_of: Callable[[RunResult], Metrics | None]) -> li
             f"{split}_{name}", f"Final {name} on the {split} split.", pick=f"{split}.{name}", digits=4, interval=True,
             run=lambda run: getattr(metrics_of(run), name, None), in_frame=is_test,
             metric=Metric(is_time=False, more_is_better=name == "accuracy") if is_test else None,
-            tables={"comparison": {"terminal": is_test, "short": short}, "accuracy": {"short": f"{split_word}\n{short}"}},
+            tables={
+                "comparison": {"terminal": is_test, "short": short, "wide": name == "loss"},
+                "accuracy": {"short": f"{split_word}\n{short}"},
+            },
         )  # fmt: skip
 
     docs = f"Final scores on the {split} split, over the repeats."
@@ -434,7 +437,7 @@ _FIGURES: list[Figure] = [
     # Sameness.
     Figure(
         "parity", "Verdict of the proof on the row's mode.", row=row_values.parity, heading="same training",
-        tables={"comparison": {"short": "proof", "wide": True}},
+        tables={"comparison": {"short": "proof"}},
     ),
     Figure(
         "first_step_loss", "Mean loss of the first batch before any update.", run=lambda run: run.first_step_loss,

@@ -50,6 +50,16 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
 
 
+def mean_confusion(summary: Summary) -> list[list[float]]:
+    """The confusion matrix as a mean of the repeats, whose counts add up to the images of the test split."""
+    return [[count / max(summary.repeats_done, 1) for count in row] for row in summary.confusion or []]
+
+
+def count_text(count: float) -> str:
+    """A mean count for a reader: `9`, or `8.6`. It is `<.1` below a twentieth."""
+    return "<.1" if 0 < count < 0.05 else f"{round(count, 1):g}"
+
+
 def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
     """The confusion matrices: one table, or none where no run has counted them.
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
@@ -26,6 +27,8 @@ DrawResult = bool | Literal["x", "y"]
 
 _HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0}
 """Style of a bar whose time is in doubt."""
+_ALPHA = {"speedup_one_core": 0.45, "speedup_same_cores": 1.0}
+"""Opacity of a speed-up's bar, by what it is against. Its colour is the contestant's."""
 CONFUSION = "confusion"
 """The plot that also shows class names."""
 
@@ -71,7 +74,9 @@ def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: S
     visible_summaries = [summary for summary in summaries if has_figures(summary)]
     if name == CONFUSION:
         return draw_confusion(
-            figure, {summary.name: summary.confusion for summary in visible_summaries if summary.confusion}, class_names
+            figure,
+            {summary.name: class_tables.mean_confusion(summary) for summary in visible_summaries if summary.confusion},
+            class_names,
         )
     return _PLOTS[name](figure, visible_summaries)
 
@@ -91,7 +96,8 @@ def _curves(score: str, figure: Figure, summaries: Sequence[Summary]) -> DrawRes
     has_points = False
     for axis, split, field in ((axes[0], "training", f"train_{score}"), (axes[1], "validation", f"validation_{score}")):
         axis.set(title=f"{split} {score}", xlabel="epoch")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axis.set_xlim(0.5, max((epoch.epoch for summary in summaries for epoch in summary.epochs), default=1) + 0.5)
         for summary, style in zip(summaries, _styles(summaries), strict=True):
             points = [(epoch.epoch, value) for epoch in summary.epochs if (value := getattr(epoch, field)) is not None]
             (line,) = axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
@@ -109,7 +115,7 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     axis: Axes = figure.subplots()
     for place, (summary, seconds) in enumerate(timed):
         ends = (seconds.low, seconds.high) if seconds.n > 1 else None
-        colour = _colour(summary, [other for other, _ in timed])
+        colour = _colour(summary, summaries)
         hatch = _HATCH if summary.in_doubt else {}
         label = f"{summary.name}: {{}} s per epoch"
         _bar(axis, place, seconds.median, summary.contestant, label, ends, color=colour, **hatch)
@@ -125,21 +131,27 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     baselines = (("serial on 1 core", "speedup_one_core"), ("serial on the same cores", "speedup_same_cores"))
     compared = [summary for summary in summaries if any(_ratio(summary, key) for _, key in baselines)]
     axis: Axes = figure.subplots()
-    for index, (base, key) in enumerate(baselines):
-        for place, summary in enumerate(compared):
-            if (ratio := _ratio(summary, key)) is None:
-                continue
+    for place, summary in enumerate(compared):
+        ratios = [(base, key, ratio) for base, key in baselines if (ratio := _ratio(summary, key)) is not None]
+        for index, (base, key, ratio) in enumerate(ratios):
             ends = None
             if ratio.low is not None and ratio.high is not None and ratio.has_enough_pairs:
                 ends = ratio.low, ratio.high
-            series, y = f"against {base}", place + 0.2 * (2 * index - 1)
+            series, y = f"against {base}", place + 0.4 * (index - (len(ratios) - 1) / 2)
             label = f"{summary.name}: {{}} times as fast as {base}"
-            _bar(axis, y, ratio.value, series, label, ends, height=0.38, color=COLOURS[index], label=series)
+            style = {"color": _colour(summary, summaries), "alpha": _ALPHA[key]}
+            _bar(axis, y, ratio.value, series, label, ends, height=0.38, label=series, **style)
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)")
     axis.set(xlabel=f"times as fast{_omission_note(summaries)}")
-    _legend(figure, axis, ncols=2)
+    drawn = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    handles = [
+        Patch(color="0.35", alpha=_ALPHA[key], label=series)
+        for base, key in baselines
+        if (series := f"against {base}") in drawn
+    ]
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=2)
     return compared != [] and "x"
 
 
@@ -163,7 +175,7 @@ def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
         label = f"{summary.name}: parallel efficiency {{}}"
-        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, label, color=_colour(summary, compared))
+        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, label, color=_colour(summary, summaries))
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(
@@ -192,16 +204,17 @@ def _phases(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
 
 
 _PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
-    "import": (COLOURS[5], None, lambda phases: phases.import_seconds),
-    "build": (COLOURS[2], None, lambda phases: phases.build_seconds),
-    "first step": (COLOURS[1], None, lambda phases: phases.first_step_seconds),
-    "compile": (COLOURS[3], None, lambda phases: phases.compile_seconds),
-    "training": (COLOURS[0], None, lambda phases: phases.training_seconds - phases.input_wait_seconds),
-    "training: wait for input": (COLOURS[0], "////", lambda phases: phases.input_wait_seconds),
-    "evaluation": (COLOURS[4], None, lambda phases: phases.evaluation_seconds),
-    "other": ("#999999", None, lambda phases: phases.other_seconds),
+    "import": ("#dadaeb", None, lambda phases: phases.import_seconds),
+    "build": ("#bcbddc", None, lambda phases: phases.build_seconds),
+    "first step": ("#9e9ac8", None, lambda phases: phases.first_step_seconds),
+    "compile": ("#c994c7", None, lambda phases: phases.compile_seconds),
+    "training": ("#6a51a3", None, lambda phases: phases.training_seconds - phases.input_wait_seconds),
+    "training: wait for input": ("#6a51a3", "////", lambda phases: phases.input_wait_seconds),
+    "evaluation": ("#737373", None, lambda phases: phases.evaluation_seconds),
+    "other": ("#bdbdbd", None, lambda phases: phases.other_seconds),
 }
-"""Colour, hatch and seconds of each phase, stacked in this order. The wait for input is part of the training."""
+"""Colour, hatch and seconds of each phase, stacked in this order. No phase has the colour of a contestant. The wait for input
+is part of the training."""
 
 
 def _input(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
@@ -211,18 +224,16 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
         return False
     axis: Axes = figure.subplots()
     lines = list(dict.fromkeys(summary.fed_name for summary in timed))
-    contestants = list(dict.fromkeys(summary.contestant for summary in timed))
     for index, name in enumerate(lines):
         line_summaries = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
-        contestant = contestants.index(line_summaries[0].contestant)
         rates = [summary.images_per_second.median for summary in line_summaries if summary.images_per_second]
         (line,) = axis.plot(
             [workers.index(summary.workers) for summary in line_summaries],
             rates,
             label=name,
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=LINE_STYLES[contestant % len(LINE_STYLES)],
-            marker=MARKERS[contestant % len(MARKERS)],
+            color=_colour(line_summaries[0], summaries),
+            linestyle=LINE_STYLES[index % len(LINE_STYLES)],
+            marker=MARKERS[index % len(MARKERS)],
         )
         plots.mark(
             line, name, [f"{summary.name}: {rate:.0f} images/s" for summary, rate in zip(line_summaries, rates, strict=True)]
@@ -233,12 +244,12 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     return "y"
 
 
-def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
+def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[float]]], class_names: Sequence[str]) -> bool:
     """Draw confusion matrices side by side, within SETTINGS. False: there are none.
 
     Args:
         figure: figure whose size is changed to what the matrices need.
-        confusions: counts by name: examples of each true class (row) by predicted class (column).
+        confusions: counts by name, means of the repeats: examples of each true class (row) by predicted class (column).
         class_names: by class id. Classes beyond them are shown by id.
     """
     matrices = {name: np.array(counts) for name, counts in confusions.items()}
@@ -266,7 +277,13 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
                 is_dark = plots.luminance(colours[true, predicted]) < _DARK_BELOW
                 colour = "white" if is_dark else "#000001"  # black itself would follow the page's theme
                 text = axis.text(
-                    predicted, true, str(counts[true, predicted]), ha="center", va="center", fontsize=6, color=colour
+                    predicted,
+                    true,
+                    class_tables.count_text(float(counts[true, predicted])),
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color=colour,
                 )
                 text.set_in_layout(False)
         lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
@@ -274,7 +291,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
             axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=_NAME_SIZE)
             axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=_NAME_SIZE)
         axis.set(xlabel=f"taken for{ids}" if lowest else "", ylabel=f"true class{ids}" if leftmost else "")
-    figure.suptitle("Confusion (test split, examples of all repeats; colour: share of the true class)", fontsize=11)
+    figure.suptitle("Confusion (test split, mean of the repeats; colour: share of the true class)", fontsize=11)
     return True
 
 
@@ -295,19 +312,18 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], DrawResult]] = {
 
 
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """A colour for each mode, a line and marker for each framework. Thick to thin: curves of twins overlap."""
-    contestants = list(dict.fromkeys(summary.contestant for summary in summaries))
+    """The colour of its contestant for each row, a line and marker for each mode. Thick to thin: curves of twins overlap."""
     modes = list(dict.fromkeys(summary.configuration for summary in summaries))
     styles: list[dict[str, Any]] = []
     for index, summary in enumerate(summaries):
-        contestant = contestants.index(summary.contestant)
+        mode = modes.index(summary.configuration)
         thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
-                "color": COLOURS[modes.index(summary.configuration) % len(COLOURS)],
-                "linestyle": LINE_STYLES[contestant % len(LINE_STYLES)],
-                "marker": MARKERS[contestant % len(MARKERS)],
-                "markerfacecolor": "white" if contestant else None,
+                "color": _colour(summary, summaries),
+                "linestyle": LINE_STYLES[mode % len(LINE_STYLES)],
+                "marker": MARKERS[mode % len(MARKERS)],
+                "markerfacecolor": "white" if mode else None,
                 "markersize": 3 + 8 * thickness,
                 "linewidth": 1 + 6 * thickness,
             }

@@ -305,11 +305,17 @@ def _without(table: Table, keys: Collection[str]) -> Table:
 
 def _heat_map(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     """A confusion matrix. A cell's colour is its share of the row, in tenths rounded up."""
-    counts = summary.confusion or []
+    counts = class_tables.mean_confusion(summary)
     return {
         "title": summary.name,
         "names": class_tables.short_class_names(class_names, len(counts)),
-        "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
+        "rows": [
+            [
+                (class_tables.count_text(count) if count else "", math.ceil(round(10 * count / (sum(row) or 1), 9)))
+                for count in row
+            ]
+            for row in counts
+        ],
     }
 
 

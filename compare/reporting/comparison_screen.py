@@ -420,9 +420,8 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
             rows_by_trouble.setdefault("accuracy no better than guessing", []).append(summary)
     for trouble, rows in rows_by_trouble.items():
         which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _listed_names(rows)
-        sentences.append(f"{trouble}: {which}")
-    if (longer := cautions.longer(stored, summaries)) is not None:
-        sentences[-1] += f". {statement_words.advice_words(longer)}"
+        longer = cautions.longer(stored, summaries) if trouble.endswith(statement_words.DOUBTED_ROW["unwatched"]) else None
+        sentences.append(f"{trouble}: {which}{f'. {statement_words.advice_words(longer)}' if longer is not None else ''}")
     sentences += [
         f"{summary.name} {summary.status}: {summary.reason or 'no reason given'}"
         for summary in summaries
@@ -467,12 +466,12 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     """Return whom a row is compared with and how many times as fast it is, and the mark of the verdict."""
     if not findings.comparable:
         return "", ""
-    own = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
-    candidates = [other for other in own if not other.is_of_inputs]
+    against_base = [other for other in ratios if not other.is_of_contestants and other.fast.id == summary.id]
+    candidates = [other for other in against_base if not other.is_of_inputs]
     # A row of several pairs shows the nearest rival that it beats.
     pairs = [other for other in ratios if other.is_of_contestants and other.times[0].id == summary.id]
     candidates += sorted(pairs, key=lambda other: (not other.is_decided, other.times[2].value))
-    candidates += [other for other in own if other.is_of_inputs]
+    candidates += [other for other in against_base if other.is_of_inputs]
     if not candidates:
         return "", ""
     row_ratio, judged = candidates[0], candidates[0].judged

@@ -127,6 +127,8 @@ def with_interval_headings(table: Table, spreads: bool = True) -> Table:
     """
 
     def words(column: Column) -> str:
+        if "%" in column.heading:  # it says so already
+            return ""
         cells = [row.get(column.key) for row in table.rows]
         bracketed = [
             words
@@ -232,7 +234,7 @@ def print_tables(console: Console, tables: Sequence[Table], *, where: str) -> No
         if not console.is_terminal and is_truncated(table, console.width):
             console.print(to_fields(table), soft_wrap=True)
             if table.note:
-                console.print(Text(table.note, style="dim"), soft_wrap=True)
+                console.print(Text(table.note, style="dim"))
             continue
         console.print(to_rich(table, console.width))
         if note := note_on_terminal(table, console.width, where):

@@ -18,7 +18,7 @@ from compare.statistics.statistics import (
     resolution,
 )
 
-_Side = TypeVar("_Side")
+_Contestant = TypeVar("_Contestant")
 
 UNBOUNDED = "too few repeats to bound it"
 """Text in place of an interval that is too wide to mean anything."""
@@ -57,7 +57,7 @@ def faster(seconds: JudgedRatio, first: str, second: str) -> str:
     return f"{quick} is {words} times as fast as {slow}{within_margin_text(seconds)}{p_value_text(seconds)}"
 
 
-def faster_side(seconds: Ratio, first: _Side, second: _Side) -> tuple[_Side, _Side, Ratio]:
+def faster_side(seconds: Ratio, first: _Contestant, second: _Contestant) -> tuple[_Contestant, _Contestant, Ratio]:
     """Return (the faster of two, the slower, how many times as fast it is).
 
     Args:

@@ -4,7 +4,9 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from compare.cli.progress import display
@@ -124,6 +126,24 @@ def test_the_page_says_everything_without_its_script(browser: Chromium, page: Pa
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
     assert buttons == 0 and rows > 20
+
+
+@pytest.mark.parametrize(("width", "goes_on"), [(390, True), (1400, False)])
+def test_a_table_that_goes_on_beyond_its_edge_has_a_shadow_there(
+    browser: Chromium, page: Path, tmp_path: Path, width: int, goes_on: bool
+) -> None:
+    browser.open(page, width=width)
+    browser.call("Emulation.setScrollbarsHidden", hidden=True)
+    box = browser.evaluate(
+        "(() => {const table = document.querySelector('header > .scroll'), box = table.getBoundingClientRect();"
+        " return [box.left + scrollX, box.top + scrollY, box.width, box.height, table.scrollWidth > table.clientWidth]})()"
+    )
+    left, top, table_width, height, is_wider = box
+    assert is_wider == goes_on
+    browser.screenshot(tmp_path / "page.png")
+    row = np.asarray(Image.open(tmp_path / "page.png").convert("L"), int)[round(top + height) - 6]
+    edge, middle = (row[round(left + table_width) - offset] for offset in (4, 60))
+    assert (middle - edge > 20) == goes_on
 
 
 PAPER_PX = 963

@@ -46,7 +46,10 @@ def _draw_nothing(figure: Figure) -> bool:
 
 
 def _draw_confusion(evaluation: EvaluationRecord, figure: Figure) -> bool:
-    confusions = {contestant: confusion(evaluation, contestant) for contestant in evaluation.scored}
+    confusions = {
+        contestant: (np.array(confusion(evaluation, contestant)) / len(evaluation.models_of(contestant))).tolist()
+        for contestant in evaluation.scored
+    }
     return comparison_plots.draw_confusion(figure, confusions, evaluation.class_names)
 
 

@@ -28,6 +28,11 @@ class JudgedClaim:
     verdict: Verdict
     evidence: list[str]
 
+    @property
+    def why_not_told(self) -> str:
+        """Why it cannot be told. Empty if it can."""
+        return self.evidence[0] if self.verdict == CANNOT_TELL and self.evidence else ""
+
 
 def judge_all(results: LocalResults) -> list[JudgedClaim]:
     """Judge the claims of the paper, in its order."""

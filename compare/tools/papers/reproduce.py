@@ -114,6 +114,8 @@ def command(
         settings["final"] = reproduction.final.model_dump(mode="json")
     record = StepsRecord.create(KIND, settings, tuple(launch.FRAMEWORKS), published.model)
     steps = _steps(reproduction)
+    for sentence in _claims_without_gpus(reproduction):
+        typer.echo(sentence, err=True)
     return step_runner.run_steps(
         record,
         steps,
@@ -122,6 +124,18 @@ def command(
         lambda record, done: _report(reproduction, record, done, len(steps)),
         sign=sign,
     )
+
+
+def _claims_without_gpus(plan: ReproductionPlan) -> list[str]:
+    """Say how many claims cannot be judged here at any scale, for want of GPUs. Empty if all can."""
+    lacking = [claim for claim in plan.paper.claims.values() if claim.gpus > plan.setting.gpus]
+    if not lacking:
+        return []
+    return [
+        f"{len(lacking)} of {wording.count(len(plan.paper.claims), 'claim')} cannot be told on this machine at any scale: "
+        f"they need {wording.count(max(claim.gpus for claim in lacking), 'GPU')}, and {plan.setting.gpus or 'none'} "
+        f"{'is' if plan.setting.gpus < 2 else 'are'} here."
+    ]
 
 
 def _source(paper: Paper, scale: str, data: str | None, cache_dir: str | None) -> str:
@@ -370,6 +384,7 @@ def _verdicts(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> Ste
     columns = (
         Column("claim", "claim", fold=50, pick="text"),
         Column("verdict", "verdict", fold=24),
+        Column("why", "why not", fold=40, pick=lambda claim: claim.why_not_told),
         Column("evidence", "evidence", terminal=False, pick=lambda claim: " ".join(claim.evidence)),
     )
     plots.write_all({_CURVES: lambda figure: curves.draw(figure, results)}, folder)
@@ -379,7 +394,9 @@ def _verdicts(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> Ste
         findings=[(f"{claim.verdict}: {claim.text}", claim.evidence) for claim in judged_claims],
         tables=[Table.from_items("claims", "Claims", columns, judged_claims), *cells.build_tables(results)],
         pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
-        conclusions=[f"{claim.verdict.upper()}: {claim.text}" for claim in judged_claims],
+        conclusions=[
+            " ".join(filter(None, (f"{claim.verdict.upper()}: {claim.text}", claim.why_not_told))) for claim in judged_claims
+        ],
     )
     return StepResult(part)
 
@@ -441,18 +458,20 @@ def _screen(plan: ReproductionPlan, record: StepsRecord, done: list[FinishedStep
     parts = [finished.part for finished in done]
     is_full_scale = setting.scale == SCALES[-1]
     groups: dict[str, list[dict[str, Cell]]] = {"confirmed": [], "refuted": [], "at toy scale only": [], "not told": []}
-    for text, verdict in _claims(parts):
+    for text, verdict, why in _claims(parts):
         label, mark = _LABELS[verdict]
         if verdict in ("reproduced", "not reproduced") and not is_full_scale:
             label = "at toy scale only"
         by = " by its own table" if verdict == CONTRADICTED else ""
-        groups[label].append({"claim": text, "verdict": f"{mark} {label}{by}"})
+        groups[label].append({"claim": text, "verdict": f"{mark} {label}{by}", "why": why})
     counted = ", ".join(f"{len(claim_rows)} {label}" for label, claim_rows in groups.items())
     rows = [row for claim_rows in groups.values() for row in claim_rows]
-    columns = (Column("claim", "claim"), Column("verdict", "here"))
+    why = [Column("why", "why not", fold=40)] if any(row["why"] for row in rows) else []
+    columns = (Column("claim", "claim"), Column("verdict", "here"), *why)
     larger = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
     answers = [
         Paragraph("Claims", [f"{wording.count(len(rows), 'claim')}: {counted}."] if rows else []),
+        Paragraph("GPUs", [] if rows else _claims_without_gpus(plan), "warn"),
         Paragraph("Toy scale", [_SCALE_REMARKS[setting.scale]] if not is_full_scale else [], "warn"),
         step_runner.trouble_paragraph(done, *_data_warnings(plan, parts)),
     ]
@@ -482,12 +501,14 @@ def _data_warnings(plan: ReproductionPlan, parts: Sequence[Section]) -> list[str
     ]
 
 
-def _claims(parts: Sequence[Section]) -> list[tuple[str, Verdict]]:
-    """Return (claim, verdict) of each claim, once they were judged."""
+def _claims(parts: Sequence[Section]) -> list[tuple[str, Verdict, str]]:
+    """Return (claim, verdict, why it cannot be told, or an empty text) of each claim, once they were judged."""
     tables = (table for part in parts if part.name == _VERDICTS for table in part.tables if table.name == "claims")
-    return [(str(row["claim"]), cast(Verdict, row["verdict"])) for table in tables for row in table.rows]
+    return [
+        (str(row["claim"]), cast(Verdict, row["verdict"]), str(row.get("why") or "")) for table in tables for row in table.rows
+    ]
 
 
 def _counts(parts: Sequence[Section]) -> Iterator[Mark]:
-    for verdict, count in Counter(verdict for _, verdict in _claims(parts)).items():
+    for verdict, count in Counter(verdict for _, verdict, _ in _claims(parts)).items():
         yield Mark(verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, ""))

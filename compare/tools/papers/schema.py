@@ -247,6 +247,8 @@ class PublishedClaim(Frozen):
     """Sentence of the paper."""
     remarks: tuple[str, ...] = ()
     """Further evidence, whatever is measured."""
+    gpus: Gpus = 0
+    """Number of GPUs without which it cannot be told."""
 
     def judge(self, results: LocalResults) -> Judgement:
         """Judge the claim, without its remarks."""

@@ -15,7 +15,7 @@ from compare.tools.data import preprocess_report
 from compare.tools.papers.judging import CANNOT_TELL, Judgement, Verdict, as_sentence, combine, doubts, unless_disturbed
 from compare.tools.papers.local_results import LocalResults
 from compare.tools.papers.plan import AS_IT_WAS, CORRECTED
-from compare.tools.papers.schema import Gpus, PublishedClaim, run_name
+from compare.tools.papers.schema import PublishedClaim, run_name
 from compare.tools.tuning import tuning_findings
 
 
@@ -59,7 +59,6 @@ class FasterThan(PublishedClaim):
     kind: Literal["faster_than"]
     run: str
     than: str
-    gpus: Gpus = 0
 
     def judge(self, results: LocalResults) -> Judgement:
         run, than = (results.corrected_row(name) for name in (self.run, self.than))
@@ -89,7 +88,6 @@ class GainsMore(PublishedClaim):
     than: str
     corrected: bool
     """Whether the corrected runs are judged, or the published ones."""
-    gpus: Gpus = 0
     table: tuple[str, str] | None = None
     """Table and column of the seconds that the paper states."""
 

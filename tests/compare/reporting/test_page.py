@@ -102,6 +102,15 @@ def test_the_answers_of_the_first_screen_stand_before_every_table() -> None:
     assert all(sentence in first for sentences in answers.values() for sentence in sentences)
 
 
+def test_the_headline_has_every_decided_finding_before_what_is_not_decided_modes_too() -> None:
+    html = html_of(comparisons.repeated())
+    first = html.partition("<table")[0]
+    assert html.index("<dl") < html.index("<table")
+    decided = ("pytorch: 3.00", "faster than serial on 2 cores: pytorch data_parallel x2", "slower than serial on 2 cores")
+    assert all(words in first for words in decided)
+    assert first.index("pytorch: 3.00") < first.index("no difference shown")
+
+
 def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None:
     html = html_of(comparisons.hostile())
     proof = html[html.index('<details class="proof" id="proof"') :]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -83,6 +84,56 @@ def test_bars_of_rows_in_doubt_are_hatched_and_the_caption_counts_as_the_page_do
         assert {patch.get_hatch() for patch in axis.patches} == {"////" if why[kind] else None}
         note = comparison_tables.main_table(summaries).note
         assert note.endswith(f": disturbed by other work {why[kind]}.") == ("in 4 of 4 rows" in note) == (kind != "clean")
+
+
+def _drawn(draw: Callable[[Figure, Sequence[Summary]], object], summaries: Sequence[Summary]) -> Figure:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    assert draw(figure, summaries)
+    return figure
+
+
+def test_a_contestant_has_one_colour_in_all_plots_and_no_mode_basis_or_phase_has_it() -> None:
+    summaries = summarize(comparisons.repeated())
+    expected = {"pytorch": plots.COLOURS[0], "tensorflow": plots.COLOURS[1]}
+    curves = _drawn(lambda figure, rows: comparison_plots._curves("loss", figure, rows), summaries)
+    for line, summary in zip(curves.axes[0].lines, summaries, strict=True):
+        assert line.get_color() == expected[summary.contestant]
+    for draw in (comparison_plots._seconds, comparison_plots._speedup):
+        (axis,) = _drawn(draw, summaries).axes
+        names = [label.get_text().partition(" ")[0] for label in axis.get_yticklabels()]
+        for patch in axis.patches:
+            place = patch.get_y() + patch.get_height() / 2
+            assert to_hex(patch.get_facecolor()).upper() == expected[names[round(place)]]
+    assert not set(expected.values()) & {colour.upper() for colour, _, _ in comparison_plots._PHASES.values()}
+
+
+def test_bars_of_speed_ups_stand_around_their_ticks() -> None:
+    (axis,) = _drawn(comparison_plots._speedup, summarize(comparisons.repeated())).axes
+    places = [patch.get_y() + patch.get_height() / 2 for patch in axis.patches]
+    assert places == [0.0, 1.0] == list(axis.get_yticks())  # one basis: the bar stands on its tick
+    two = [
+        comparisons.with_fields(each, speedup_one_core=each.speedup_same_cores) for each in summarize(comparisons.repeated())
+    ]
+    (axis,) = _drawn(comparison_plots._speedup, two).axes
+    assert sorted(round(patch.get_y() + patch.get_height() / 2, 1) for patch in axis.patches) == [-0.2, 0.2, 0.8, 1.2]
+
+
+def test_the_axis_of_one_epoch_has_this_epoch_alone() -> None:
+    stored = comparisons.with_runs(comparisons.repeated(1), epochs=lambda run: run.epochs[:1])
+    figure = _drawn(lambda figure, rows: comparison_plots._curves("loss", figure, rows), summarize(stored))
+    figure.canvas.draw()
+    low, high = figure.axes[0].get_xlim()
+    assert [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high] == [1.0]
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 7])
+def test_confusion_counts_add_up_to_the_images_of_the_test_split_however_many_repeats(repeats: int) -> None:
+    stored = comparisons.with_runs(comparisons.repeated(repeats), confusion=[[45, 5], [10, 40]])
+    figure = Figure(figsize=(9, 5))
+    FigureCanvasAgg(figure)
+    assert comparison_plots.draw(comparison_plots.CONFUSION, figure, summarize(stored))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["45", "5", "10", "40"]
 
 
 def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:

@@ -347,6 +347,24 @@ def test_a_note_names_no_column_that_is_not_shown() -> None:
     assert "Determinism: whether" in tables.to_markdown(conditions)
 
 
+def test_eighty_columns_have_the_accuracy_the_pace_the_proof_and_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    table = comparison_tables.without_empty_speedups(comparison_tables.main_table(summarize(comparisons.troubled())))
+    Console(width=80, force_terminal=True, color_system=None).print(tables.to_rich(table, 80))
+    printed = capsys.readouterr().out
+    headings = " ".join(printed.splitlines()[1:3])
+    assert all(word in headings for word in ("acc.", "epoch", "proof", "status"))
+    assert "killed" in printed and "proved" in printed
+
+
+def test_the_note_of_a_piped_table_is_no_wider_than_its_console() -> None:
+    output = io.StringIO()
+    table = comparison_tables.main_table(summarize(comparisons.troubled()))
+    tables.print_tables(Console(file=output, width=60), [table], where="the files")
+    (*_, note) = output.getvalue().strip().split("\n\n")
+    assert table.note.split()[-1] in output.getvalue() and len(table.note) > 60
+    assert all(len(line) <= 60 for line in note.splitlines()[-3:])
+
+
 def test_a_heading_says_what_stands_in_brackets() -> None:
     columns = (
         tables.Column("a", "seconds", 1),

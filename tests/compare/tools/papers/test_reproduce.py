@@ -74,6 +74,21 @@ def planned(
     )
 
 
+@pytest.mark.parametrize(("gpus", "lacking"), [(0, 4), (1, 3), (2, 0)])
+def test_claims_that_need_gpus_are_counted_before_anything_runs(gpus: int, lacking: int) -> None:
+    sentences = reproduce._claims_without_gpus(planned(TOMATO, gpus=gpus))
+    assert len(sentences) == (lacking > 0)
+    assert all(f"{lacking} of 7 claims" in sentence and "at any scale" in sentence for sentence in sentences)
+
+
+def test_a_claim_that_cannot_be_told_has_its_reason() -> None:
+    judged = judging.judge_all(nothing(TOMATO))
+    untold = [claim for claim in judged if claim.verdict == judging.CANNOT_TELL]
+    assert len(untold) > 3 and all(claim.why_not_told for claim in untold)
+    assert sum("GPU" in claim.why_not_told for claim in untold) >= 4
+    assert all(not claim.why_not_told for claim in judged if claim.verdict != judging.CANNOT_TELL)
+
+
 def nothing(name: str, *setting: Any, **more: Any) -> LocalResults:
     """A paper of which nothing was run."""
     return LocalResults(planned(name, *setting, **more), {}, {})
