@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from convtwins_hangs.concurrency import external_code
 from convtwins_hangs.concurrency.control_flow import GraphNode
@@ -28,13 +27,10 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
-if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.execution import Execution
 
-
-def take(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> Value | None:
+def take(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> Value | None:
     """Choose a path of a branch. Return the function's value if both only lead to its end, else None."""
-    value = execution.evaluate(thread, node.tree, frame)
+    value = thread.execution.evaluate(thread, node.tree, frame)
     is_true = truth(value)
     is_loop = id(node.tree) in frame.graph.tests
     assumption = None if is_loop else thread.assumed_truths.get(id(value))
@@ -45,52 +41,52 @@ def take(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: 
     if is_loop:
         frame.in_guessed_loop = is_true is None
         for lock, _, _ in thread.held_locks if is_true is None else []:
-            execution.unknown_loop_tests[lock].add(id(node.tree))
+            thread.execution.unknown_loop_tests[lock].add(id(node.tree))
     if is_true is None:
-        is_quiet, join, nodes = execution.program.region(frame.graph, frame.current_node)
-        if is_quiet and execution.prune:
-            return _skip(execution, thread, frame, nodes, join, marks_of([value]))
-        is_true = _assume(execution, thread, frame, node, value, is_loop=is_loop)
+        is_quiet, join, nodes = thread.execution.program.region(frame.graph, frame.current_node)
+        if is_quiet and thread.execution.prune:
+            return _skip(thread, frame, nodes, join, marks_of([value]))
+        is_true = _assume(thread, frame, node, value, is_loop=is_loop)
         test = short_source(node.tree, is_negated)
         if not is_local:
             step = thread.record(f"assumes {'true' if is_true != is_negated else 'false'}: {test}")
             if depends_on_data:
                 thread.diverge_at(step)
-        execution.record_assumption(thread, test, is_same=not is_local and not depends_on_data)
+        thread.execution.record_assumption(thread, test, is_same=not is_local and not depends_on_data)
     if is_local:
-        is_quiet, _, _ = execution.program.region(frame.graph, frame.current_node)
+        is_quiet, _, _ = thread.execution.program.region(frame.graph, frame.current_node)
         verb = "takes" if is_true != is_negated else "does not take"
         step = thread.record(f"{verb}: {short_source(node.tree, is_negated)}")
         if not is_quiet:
             thread.diverge_at(step)
     frame.next_node = node.next if is_true else node.next_if_false
     if is_local:
-        _watch_numbers(execution, thread, frame)
+        _watch_numbers(thread, frame)
     return None
 
 
-def _assume(
-    execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode, value: Value, *, is_loop: bool
-) -> bool:
+def _assume(thread: SimulatedThread, frame: CallFrame, node: GraphNode, value: Value, *, is_loop: bool) -> bool:
     """Assume whether an unknown test is true. The same value is not asked again."""
     is_local = ValueMark.LOCAL in value.marks
     if is_loop and frame.visits[frame.current_node] > USUAL_ITERATIONS:
         is_true = bool(node.extra)
-        execution.record_truncation(frame, frame.current_node, node.line, None, USUAL_ITERATIONS)
+        thread.execution.record_truncation(frame, frame.current_node, node.line, None, USUAL_ITERATIONS)
     else:
-        is_usually_true = not node.extra if is_loop else execution.program.is_usually_true(frame.graph, frame.current_node)
+        is_usually_true = (
+            not node.extra if is_loop else thread.execution.program.is_usually_true(frame.graph, frame.current_node)
+        )
         divergence = None
         if ValueMark.DATA_DEPENDENT in value.marks and not is_local:
             divergence = thread.current_step(short_source(node.tree, bool(node.extra)))
-        is_true = is_usually_true != bool(execution.choose(thread, 2, "branch", local=is_local, divergence=divergence))
+        is_true = is_usually_true != bool(thread.execution.choose(thread, 2, "branch", local=is_local, divergence=divergence))
     if isinstance(value, Unknown):
         thread.assumed_truths[id(value)] = value, is_true
     return is_true
 
 
-def _watch_numbers(execution: Execution, thread: SimulatedThread, frame: CallFrame) -> None:
+def _watch_numbers(thread: SimulatedThread, frame: CallFrame) -> None:
     """Record the numbers that are set on one path of a rank-dependent branch."""
-    _, join, nodes = execution.program.region(frame.graph, frame.current_node)
+    _, join, nodes = thread.execution.program.region(frame.graph, frame.current_node)
     if join is None or join == len(frame.graph.nodes):
         return
     assigned, old_numbers = frame.divergences.setdefault(join, ({}, _reachable_numbers(thread, frame)))
@@ -98,7 +94,7 @@ def _watch_numbers(execution: Execution, thread: SimulatedThread, frame: CallFra
     for name in stored_names(nodes):
         assigned[id(frame.names), name] = frame.names, (None if name in set_to_number else frame.names.get(name))
     for attribute in _stored_attributes(nodes):
-        owner = execution.evaluate(thread, attribute.value, frame)
+        owner = thread.execution.evaluate(thread, attribute.value, frame)
         if isinstance(owner, Instance):
             old_value = None if f".{attribute.attr}" in set_to_number else owner.attributes.get(attribute.attr)
             assigned[id(owner.attributes), attribute.attr] = owner.attributes, old_value
@@ -132,32 +128,27 @@ def mark_divergent_numbers(thread: SimulatedThread, assigned: NumberTable, old_n
 
 
 def _skip(
-    execution: Execution,
-    thread: SimulatedThread,
-    frame: CallFrame,
-    nodes: Sequence[GraphNode],
-    join: int | None,
-    marks: Marks,
+    thread: SimulatedThread, frame: CallFrame, nodes: Sequence[GraphNode], join: int | None, marks: Marks
 ) -> Value | None:
     """Continue where all paths of a branch meet. Variables assigned on them become unknown.
 
     Return the function's value if they meet at its end, else None.
     """
     if join == len(frame.graph.nodes):
-        returned = [_approximate(execution, thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
+        returned = [_approximate(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
         return frame.leave(Unknown(marks=marks_of(returned) | marks))
     assert join is not None
     assignments = [node.tree for node in nodes if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign))]
     attribute_marks = marks
     for _ in range(USUAL_ITERATIONS):  # what is assigned may be used by the next, in whichever order they stand here
         for assignment in assignments:
-            value_marks = marks_of([_approximate(execution, thread, frame, assignment.value)]) | marks
+            value_marks = marks_of([_approximate(thread, frame, assignment.value)]) | marks
             if any(isinstance(target, ast.Attribute) for target in _targets(assignment)):
                 attribute_marks |= value_marks
             for name in bound_names(assignment):
                 _forget(frame.names, name, value_marks)
     for attribute in _stored_attributes(nodes):
-        owner = execution.evaluate(thread, attribute.value, frame)
+        owner = thread.execution.evaluate(thread, attribute.value, frame)
         if isinstance(owner, Instance):
             _forget(owner.attributes, attribute.attr, attribute_marks)
     uneven = {ValueMark.DATA_DEPENDENT_LENGTH} if ValueMark.DATA_DEPENDENT in marks else NO_MARKS
@@ -170,7 +161,7 @@ def _skip(
         _forget(frame.names, name, marks)
     for node in nodes:
         if node.kind == "pick" and not isinstance(node.tree, ast.Return):
-            picked = _approximate(execution, thread, frame, node.extra)
+            picked = _approximate(thread, frame, node.extra)
             frame.results[id(node.tree)] = Unknown(marks=marks_of([picked]) | marks)
     frame.next_node = join
     return None
@@ -183,19 +174,19 @@ def _forget(names: dict[str, Value], name: str, marks: Marks) -> None:
         names[name] = Unknown(marks=marks_of([old_value]) | marks)
 
 
-def _approximate(execution: Execution, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
+def _approximate(thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
     """Return the value of an expression without executing its calls: results inherit the marks of the arguments."""
     if tree is None or not _has_call(tree):
-        return execution.evaluate(thread, tree, frame)
+        return thread.execution.evaluate(thread, tree, frame)
 
     def approximate(child: ast.AST) -> Value:
-        return _approximate(execution, thread, frame, child)
+        return _approximate(thread, frame, child)
 
     children = [approximate(child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
     if not isinstance(tree, ast.Call):
         return Unknown(marks=marks_of(children))
     name = last_name(tree.func)
-    if (named := execution.value_by_name(thread, name)) is not None:
+    if (named := thread.execution.value_by_name(thread, name)) is not None:
         return named
     callee = approximate(tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
     values = [approximate(argument) for argument in tree.args]

@@ -253,9 +253,7 @@ class Evaluator(ExecutionState):
             callee = self.evaluate(thread, tree.func, frame)
             values, keywords = self.arguments_of(thread, tree, frame)
             sync_object = (
-                sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
-                if isinstance(callee, Lib)
-                else None
+                sync_objects.make(thread, callee.dotted, values, keywords, callee.marks) if isinstance(callee, Lib) else None
             )
             if sync_object is not None:
                 sync_object.site = (module.file, tree.lineno, tree.col_offset)
@@ -366,7 +364,7 @@ class Evaluator(ExecutionState):
     def record_access(self, thread: SimulatedThread, location: MemoryLocation, kind: str, name: str) -> None:
         """Record an access for race detection."""
         repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in thread.frames)
-        races.access(self, thread, location, kind, name, repeated=repeated)
+        races.access(thread, location, kind, name, repeated=repeated)
 
     def member(self, thread: SimulatedThread, class_value: Class, name: str, max_depth: int = 12) -> Value | None:
         """Return a method or variable of a class or of its bases in the program. None: there is none."""

@@ -39,7 +39,7 @@ class Execution(RankOperations):
             thread.steps = self._run_root(thread)
 
     def _new_thread(self, name: str, key: tuple[Any, ...], os_process: OsProcess) -> SimulatedThread:
-        thread = SimulatedThread(len(self.threads), name, key, os_process)
+        thread = SimulatedThread(self, len(self.threads), name, key, os_process)
         thread.clock[thread.number] = 1
         self.threads.append(thread)
         return thread
@@ -223,7 +223,7 @@ class Execution(RankOperations):
                 continue
             frame.next_node = node.next
             try:
-                outcome = _STEPS[node.kind](self, thread, frame, node)
+                outcome = _STEPS[node.kind](thread, frame, node)
                 if outcome is None:
                     continue
                 if not isinstance(outcome, Value):
@@ -239,20 +239,20 @@ class Execution(RankOperations):
             return outcome
 
 
-Step = Callable[[Execution, SimulatedThread, CallFrame, GraphNode], Value | BlockingStep | None]
+Step = Callable[[SimulatedThread, CallFrame, GraphNode], Value | BlockingStep | None]
 """Executes one node. Returns the value with which it leaves the frame, or what may block, or None."""
 
 
-def _do(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+def _do(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     """Execute a statement without calls."""
     tree = node.tree
     match tree:
         case ast.Assign() | ast.AnnAssign() if tree.value is not None:
-            value = execution.evaluate(thread, tree.value, frame)
+            value = thread.execution.evaluate(thread, tree.value, frame)
             for target in tree.targets if isinstance(tree, ast.Assign) else [tree.target]:
-                execution.assign(thread, target, value, frame, tree.value)
+                thread.execution.assign(thread, target, value, frame, tree.value)
         case ast.AugAssign():
-            execution.update(thread, tree, frame)
+            thread.execution.update(thread, tree, frame)
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             closure = None if frame.function is None else frame
             frame.names[tree.name] = Function(tree=tree, module=frame.module, closure=closure)
@@ -261,51 +261,51 @@ def _do(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: G
         case ast.Import() | ast.ImportFrom():
             for alias in tree.names:
                 name = alias.asname or (alias.name.partition(".")[0] if isinstance(tree, ast.Import) else alias.name)
-                frame.names[name] = execution.imported(thread, frame.module, tree, name)
+                frame.names[name] = thread.execution.imported(thread, frame.module, tree, name)
         case _:
             pass
 
 
-def _pick(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+def _pick(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     """Keep the value of a `return` or of a conditional expression."""
     key = id(frame) if isinstance(node.tree, ast.Return) else id(node.tree)
     frame.results.pop(key, None)
-    frame.results[key] = execution.evaluate(thread, node.extra, frame)
+    frame.results[key] = thread.execution.evaluate(thread, node.extra, frame)
 
 
-def _yield(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> Value | None:
+def _yield(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> Value | None:
     if frame.generator is None:
         return None
-    value = execution.evaluate(thread, node.tree.value, frame)
+    value = thread.execution.evaluate(thread, node.tree.value, frame)
     frame.results[id(node.tree)] = NONE
     return Unknown(marks=frozenset([ValueMark.DATA_ITEM])) if isinstance(node.tree, ast.YieldFrom) else value
 
 
-def _return(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
+def _return(_: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
     return frame.leave(frame.results.get(id(frame), NONE))
 
 
-def _end(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
+def _end(_: SimulatedThread, frame: CallFrame, ___: GraphNode) -> Value:
     return frame.leave(NONE)
 
 
-def _go_on(_: Execution, __: SimulatedThread, ___: CallFrame, ____: GraphNode) -> None:
+def _go_on(_: SimulatedThread, ___: CallFrame, ____: GraphNode) -> None:
     pass
 
 
-def _raise(_: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+def _raise(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
     thread.raise_step = thread.record(f"raises {name}")
     raise SimulatedError(name)
 
 
-def _reraise(_: Execution, __: SimulatedThread, frame: CallFrame, ___: GraphNode) -> None:
+def _reraise(_: SimulatedThread, frame: CallFrame, ___: GraphNode) -> None:
     raise SimulatedError(frame.error or UNSPECIFIED_ERROR)
 
 
-def _catch(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+def _catch(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     for kind, name, entry in node.extra:
-        if execution.program.handler_matches(kind, frame.error):
+        if thread.execution.program.handler_matches(kind, frame.error):
             frame.next_node = entry
             if name:
                 frame.names[name] = Unknown()

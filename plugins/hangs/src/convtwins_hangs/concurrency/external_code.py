@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from convtwins_hangs.concurrency import meanings
 from convtwins_hangs.concurrency.program import last_name
@@ -24,21 +23,18 @@ from convtwins_hangs.concurrency.values import (
     marks_of,
 )
 
-if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.execution import Execution
-
 _MAX_SMALL_NUMBERS = 4096
 
 
-def call(execution: Execution, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords) -> Value:
+def call(thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords) -> Value:
     """Call external code, and return its result. It may fail on one rank alone."""
     dotted = callee.dotted if isinstance(callee, Lib) else ""
     name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
     if not (
         name in meanings.HARMLESS_BUILTINS or dotted.startswith(meanings.HARMLESS_MODULES) or name in meanings.HARMLESS_METHODS
     ):
-        execution.choose_to_raise(thread)
-        execution.escape([*values, *keywords.values()])
+        thread.execution.choose_to_raise(thread)
+        thread.execution.escape([*values, *keywords.values()])
     owner = callee.receiver if isinstance(callee, Method) else callee
     marks = result_marks(name, owner, values, keywords)
     call_name = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
@@ -56,7 +52,7 @@ def call(execution: Execution, thread: SimulatedThread, callee: Value, values: S
     elif isinstance(callee, Unknown) and "?of" in callee.attributes:
         result.attributes["?of"] = callee.attributes["?of"]
     reads = name in meanings.ITEM_READERS and values and isinstance(callee, Method)
-    return execution.read_item(owner, values[0], result) if reads else result
+    return thread.execution.read_item(owner, values[0], result) if reads else result
 
 
 def result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Keywords) -> Marks:

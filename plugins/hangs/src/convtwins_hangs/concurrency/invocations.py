@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from convtwins_hangs.concurrency import external_code, library_calls, loops, sync_objects
 from convtwins_hangs.concurrency.control_flow import GraphNode
 from convtwins_hangs.concurrency.library_calls import LibraryCall
 from convtwins_hangs.concurrency.meanings import RETURNS_SELF
 from convtwins_hangs.concurrency.program import decorator_names
-from convtwins_hangs.concurrency.state import (
-    BlockingCall,
-    BlockingStep,
-    CallFrame,
-    CallOutcome,
-    Keywords,
-    SimulatedThread,
-)
+from convtwins_hangs.concurrency.state import BlockingCall, BlockingStep, CallFrame, CallOutcome, Keywords, SimulatedThread
 from convtwins_hangs.concurrency.values import (
     NONE,
     Class,
@@ -34,19 +26,16 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
-if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.execution import Execution
 
-
-def execute(execution: Execution, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingStep | None:
+def execute(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> BlockingStep | None:
     """Execute a call, and keep its result in the frame."""
     tree: ast.Call = node.tree
     frame.results.pop(id(tree), None)
-    callee = execution.evaluate(thread, tree.func, frame)
-    values, keywords = execution.arguments_of(thread, tree, frame)
-    outcome = _invoke(execution, thread, frame, callee, values, keywords)
+    callee = thread.execution.evaluate(thread, tree.func, frame)
+    values, keywords = thread.execution.arguments_of(thread, tree, frame)
+    outcome = _invoke(thread, frame, callee, values, keywords)
     if outcome is None:
-        outcome = external_code.call(execution, thread, callee, values, keywords)
+        outcome = external_code.call(thread, callee, values, keywords)
     if isinstance(outcome, Value):
         _keep_result(thread, frame, tree, outcome)
         return None
@@ -63,43 +52,36 @@ def _keep_result(thread: SimulatedThread, frame: CallFrame, tree: ast.Call, valu
     frame.results[id(tree)] = value
 
 
-def _invoke(
-    execution: Execution,
-    thread: SimulatedThread,
-    frame: CallFrame,
-    callee: Value,
-    values: list[Value],
-    keywords: Keywords,
-) -> CallOutcome:
+def _invoke(thread: SimulatedThread, frame: CallFrame, callee: Value, values: list[Value], keywords: Keywords) -> CallOutcome:
     """Call any value. None: it is external code."""
     match callee:
         case Function():
-            execution.choose_to_raise(thread, harmless=callee)
-            return execution.call_function(thread, callee, values, keywords)
+            thread.execution.choose_to_raise(thread, harmless=callee)
+            return thread.execution.call_function(thread, callee, values, keywords)
         case Class():
-            instance, initializer = execution.new_instance(thread, callee, values, keywords)
-            return instance if initializer is None else _construct(execution, thread, instance, initializer)
+            instance, initializer = thread.execution.new_instance(thread, callee, values, keywords)
+            return instance if initializer is None else _construct(thread, instance, initializer)
         case Instance():
-            return execution.call_function(thread, execution.attribute(thread, callee, "__call__"), values, keywords)
+            return thread.execution.call_function(
+                thread, thread.execution.attribute(thread, callee, "__call__"), values, keywords
+            )
         case Lib():
-            return library_calls.simulate(LibraryCall(execution, thread, values, keywords, frame, callee))
+            return library_calls.simulate(LibraryCall(thread, values, keywords, frame, callee))
         case Method():
-            return _call_method(execution, thread, callee, values, keywords)
+            return _call_method(thread, callee, values, keywords)
         case Unknown() if callee.dotted == "ddp" and ValueMark.BUFFERS in callee.marks:
-            return _call_ddp_model(execution, thread, callee, values, keywords)
+            return _call_ddp_model(thread, callee, values, keywords)
         case _:
             return None
 
 
-def _construct(execution: Execution, thread: SimulatedThread, instance: Instance, initializer: CallFrame) -> BlockingCall:
+def _construct(thread: SimulatedThread, instance: Instance, initializer: CallFrame) -> BlockingCall:
     if initializer.generator is None:
-        yield from execution.run_frame(thread, initializer)
+        yield from thread.execution.run_frame(thread, initializer)
     return instance
 
 
-def _call_ddp_model(
-    execution: Execution, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Keywords
-) -> BlockingCall:
+def _call_ddp_model(thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Keywords) -> BlockingCall:
     """Call a DistributedDataParallel model. It broadcasts buffers first, unless its last forward pass made no gradients."""
     result = Unknown(marks=external_code.result_marks("", model, values, keywords))
     synchronizes = model.attributes.get("?synchronizes", Const(True))
@@ -109,47 +91,43 @@ def _call_ddp_model(
     is_without_gradients = any("no_grad" in name or "inference_mode" in name for name in decorators)
     model.attributes["?synchronizes"] = Const(not (is_without_gradients or thread.context_depths["no_grad"]))
     if truth(synchronizes):
-        yield from execution.collective(thread, "forward (buffers)")
+        yield from thread.execution.collective(thread, "forward (buffers)")
     return result
 
 
-def _call_method(
-    execution: Execution, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Keywords
-) -> CallOutcome:
+def _call_method(thread: SimulatedThread, callee: Method, values: list[Value], keywords: Keywords) -> CallOutcome:
     receiver, name = callee.receiver, callee.name
     match receiver:
         case SyncObject():
-            outcome = sync_objects.call_method(execution, thread, receiver, name, values, keywords)
+            outcome = sync_objects.call_method(thread, receiver, name, values, keywords)
             receiver.has_escaped |= outcome is None and name == "add_done_callback"
             return outcome
         case SequenceValue():
-            return _call_list_method(execution, thread, receiver, name, values)
+            return _call_list_method(thread, receiver, name, values)
         case Unknown():
-            return _call_unknown_method(execution, thread, receiver, name)
+            return _call_unknown_method(thread, receiver, name)
         case Instance() if name in RETURNS_SELF:
             return receiver
         case Lib():
-            return execution.value_by_name(thread, name)
+            return thread.execution.value_by_name(thread, name)
         case _:
             return None
 
 
-def _call_unknown_method(execution: Execution, thread: SimulatedThread, receiver: Unknown, name: str) -> CallOutcome:
-    if execution.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
-        return execution.collective(thread, name)
+def _call_unknown_method(thread: SimulatedThread, receiver: Unknown, name: str) -> CallOutcome:
+    if thread.execution.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
+        return thread.execution.collective(thread, name)
     if receiver.dotted == "ddp" and name in ("no_sync", "join"):
         return Unknown(dotted=name)
     if name == "backward" and ValueMark.DDP in receiver.marks:
-        return NONE if thread.context_depths["no_sync"] else execution.collective(thread, "backward (gradients)")
-    return execution.value_by_name(thread, name)
+        return NONE if thread.context_depths["no_sync"] else thread.execution.collective(thread, "backward (gradients)")
+    return thread.execution.value_by_name(thread, name)
 
 
-def _call_list_method(
-    execution: Execution, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value]
-) -> Value | None:
+def _call_list_method(thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value]) -> Value | None:
     match name:
         case "append" | "add" if values:
-            loops.append(execution, thread, sequence, values[0])
+            loops.append(thread, sequence, values[0])
         case "extend" if values and isinstance(values[0], SequenceValue):
             sequence.items += values[0].items
             sequence.exact = sequence.exact and values[0].exact

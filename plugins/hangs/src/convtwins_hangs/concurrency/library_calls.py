@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convtwins_hangs.concurrency import meanings, sync_objects, threads
 from convtwins_hangs.concurrency.state import (
@@ -37,9 +37,6 @@ from convtwins_hangs.concurrency.values import (
     truth,
 )
 
-if TYPE_CHECKING:
-    pass
-
 _EXITS = ("sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort")
 _PASS_THROUGH = ("tqdm", "iter", "list", "tuple", "sorted", "reversed", "islice", "trange", "chain", "prefetch")
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
@@ -71,7 +68,7 @@ def simulate(call: LibraryCall) -> CallOutcome:
         return execution.message(thread, call.name, call.values, call.keywords)
     if known_names.makes_collectives(dotted):
         return Unknown(dotted=dotted)
-    sync_object = sync_objects.make(execution, thread, dotted, call.values, call.keywords, call.callee.marks)
+    sync_object = sync_objects.make(thread, dotted, call.values, call.keywords, call.callee.marks)
     if sync_object is not None:
         return sync_object
     is_builtin = dotted.startswith("builtins.")
@@ -115,7 +112,7 @@ def _set_start_method(call: LibraryCall) -> Value | None:
 
 
 def _fork(call: LibraryCall) -> Value:
-    threads.report_fork(call.execution, call.thread)
+    threads.report_fork(call.thread)
     call.thread.is_abandoned = True
     return NONE
 

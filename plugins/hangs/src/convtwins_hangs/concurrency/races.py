@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from convtwins_hangs.concurrency.findings import TraceStep, finding_at
-from convtwins_hangs.concurrency.state import ExecutionState, MemoryLocation, SimulatedThread
+from convtwins_hangs.concurrency.state import MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import SyncObject
 
 _MAX_ACCESSES = 24
@@ -28,15 +28,13 @@ class _Access(NamedTuple):
     trace: tuple[TraceStep, ...]
 
 
-def access(
-    state: ExecutionState, thread: SimulatedThread, location: MemoryLocation, kind: str, value_name: str, *, repeated: bool
-) -> None:
+def access(thread: SimulatedThread, location: MemoryLocation, kind: str, value_name: str, *, repeated: bool) -> None:
     """Record that a thread accesses a location, and report the accesses that it races with.
 
     Args:
         repeated: whether the access happens in a loop.
     """
-    if not state.has_started_threads:
+    if not thread.execution.has_started_threads:
         return
     step = thread.current_step(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {value_name}")
     locks = frozenset(lock for lock, _, _ in thread.held_locks)
@@ -48,7 +46,7 @@ def access(
             and not thread.has_observed(earlier.thread.number, earlier.moment)
             and not (earlier.locks & locks)
         ):
-            _judge(state, earlier, current._replace(trace=tuple(thread.trace)), value_name)
+            _judge(earlier, current._replace(trace=tuple(thread.trace)), value_name)
     if len(earlier_accesses) < _MAX_ACCESSES and not any(
         earlier.thread is thread
         and (earlier.kind, earlier.step, earlier.locks, earlier.moment) == (kind, step, locks, current.moment)
@@ -57,7 +55,7 @@ def access(
         earlier_accesses.append(current._replace(trace=tuple(thread.trace)))
 
 
-def _judge(state: ExecutionState, earlier: _Access, later: _Access, value_name: str) -> None:
+def _judge(earlier: _Access, later: _Access, value_name: str) -> None:
     kinds = {earlier.kind, later.kind}
     if "update" in kinds and kinds <= {"update", "write"}:
         rule, consequence = "race", "so an update can get lost"
@@ -75,4 +73,4 @@ def _judge(state: ExecutionState, earlier: _Access, later: _Access, value_name: 
         f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, "
         f"and nothing orders them, {consequence}."
     )
-    state.findings.append(finding_at(rule, first.step, message, paths, [second.step]))
+    later.thread.execution.findings.append(finding_at(rule, first.step, message, paths, [second.step]))

@@ -23,11 +23,7 @@ def document(
     for finding, reason in suppressed:
         results.append({**_result(finding, names), "suppressions": [{"kind": "inSource", "justification": reason}]})
     rules = [
-        {
-            "id": name,
-            "shortDescription": {"text": rule.description},
-            "defaultConfiguration": {"level": rule.severity},
-        }
+        {"id": name, "shortDescription": {"text": rule.description}, "defaultConfiguration": {"level": rule.severity}}
         for name, rule in RULES.items()
     ]
     driver = {"name": "convtwins concurrency", "version": version, "rules": rules}

@@ -67,7 +67,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
     return result
 
 
-class Exploration(NamedTuple):
+class ExploredPath(NamedTuple):
     """One execution of a root, with what it found."""
 
     path: DecisionPath
@@ -89,7 +89,7 @@ def explore(
     max_unusual: int,
     prune: bool,
     new_path: Callable[[tuple[int, ...]], DecisionPath] = DecisionPath,
-) -> Iterator[Exploration]:
+) -> Iterator[ExploredPath]:
     """Execute a root in every way with few unusual decisions, until the budget is spent.
 
     Args:
@@ -107,7 +107,7 @@ def explore(
             execution.run()
             findings = verdicts.judge(execution)
         except Exception as error:  # a defect of this checker must not hide what other roots have
-            yield Exploration(path, len(prefix), execution, error=error)
+            yield ExploredPath(path, len(prefix), execution, error=error)
             if isinstance(error, RecursionError):
                 continue
             return
@@ -116,7 +116,7 @@ def explore(
             for position in range(len(prefix), len(path.decisions))
             for alternative in range(1, path.decisions[position][1])
         ]
-        yield Exploration(path, len(prefix), execution, findings, has_more=bool(others) and unusual == max_unusual)
+        yield ExploredPath(path, len(prefix), execution, findings, has_more=bool(others) and unusual == max_unusual)
         for position, alternative in others if unusual < max_unusual else []:
             depends_on_data = is_data_dependent or position in path.data_dependent
             levels[2 * (unusual + 1) + depends_on_data].append((*path.taken[:position], alternative))

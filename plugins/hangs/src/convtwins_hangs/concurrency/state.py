@@ -235,6 +235,7 @@ class OsProcess:
 class SimulatedThread:
     """A simulated thread, or the main thread of a rank or process."""
 
+    execution: Execution
     number: int
     name: str
     key: tuple[Any, ...]
@@ -428,10 +429,13 @@ class ExecutionState:
 class SimulatedCall:
     """A call of a library, with its arguments."""
 
-    execution: Execution
     thread: SimulatedThread
     values: Sequence[Value]
     keywords: Keywords
+
+    @property
+    def execution(self) -> Execution:
+        return self.thread.execution
 
     def argument(self, position: int, name: str) -> Value | None:
         return self.keywords.get(name, self.values[position] if position < len(self.values) else None)

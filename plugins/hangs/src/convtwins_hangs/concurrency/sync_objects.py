@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convtwins_hangs.concurrency import meanings, threads
 from convtwins_hangs.concurrency.state import (
@@ -31,9 +31,6 @@ from convtwins_hangs.concurrency.values import (
     ValueMark,
     truth,
 )
-
-if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.execution import Execution
 
 _TASKS_PER_MAP = 2
 _FIRST_ITERATIONS = 2
@@ -227,7 +224,7 @@ class _QueueMethods(_SyncObjectMethods):
         if isinstance(value, Unknown):
             value = replace(value, marks=value.marks | {ValueMark.DATA_ITEM})
         thread.record(f"puts into {title}")
-        item = QueueItem(value, thread.advance_clock(), threads.num_bytes_put(self.execution, thread, value))
+        item = QueueItem(value, thread.advance_clock(), threads.num_bytes_put(thread, value))
         queue.items.append(item)
         if "process" in queue.flags:
             thread.put_items.append((queue, item))
@@ -248,7 +245,7 @@ class _QueueMethods(_SyncObjectMethods):
         item: QueueItem = queue.items.pop(0)
         thread.record(f"gets from {title}")
         thread.merge_clock(item.clock)
-        threads.report_late_read(self.execution, thread, queue, item)
+        threads.report_late_read(thread, queue, item)
         return item.value
 
     put_nowait, get_nowait = put, get
@@ -314,7 +311,7 @@ class _ThreadMethods(_SyncObjectMethods):
         name = sync_object.name or target_name or f"thread of line {sync_object.site[1]}"
         if "process" in sync_object.flags:
             if not (os_process.uses_spawn or "spawn" in sync_object.flags):
-                threads.report_fork(execution, self.thread)
+                threads.report_fork(self.thread)
             first = _integer(sync_object.arguments[0]) if sync_object.arguments else None
             rank = os_process.num_children if first is None else first  # a first argument that is a number is the rank
             os_process.num_children += 1
@@ -426,32 +423,25 @@ _METHODS: dict[str, type[_SyncObjectMethods]] = {
 _NOT_METHODS = frozenset(dir(MethodCall))
 
 
-def make(
-    execution: Any, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: Marks
-) -> SyncObject | None:
+def make(thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: Marks) -> SyncObject | None:
     """Make a lock, queue, thread or other synchronization object. None: the class makes none."""
     if (kind_and_flags := meanings.sync_object_kind(dotted)) is None:
         return None
     kind, flags = kind_and_flags
     sync_object = SyncObject(kind=kind, site=thread.site if thread.frames else ("", 0, 0), flags=flags | (marks & {"spawn"}))
-    _METHODS[kind](execution, thread, values, keywords, sync_object, "").initialize()
+    _METHODS[kind](thread, values, keywords, sync_object, "").initialize()
     return sync_object
 
 
 def call_method(
-    execution: Execution,
-    thread: SimulatedThread,
-    sync_object: SyncObject,
-    name: str,
-    values: Sequence[Value] = (),
-    keywords: Keywords | None = None,
+    thread: SimulatedThread, sync_object: SyncObject, name: str, values: Sequence[Value] = (), keywords: Keywords | None = None
 ) -> CallOutcome:
     """Simulate a method of a synchronization object."""
     methods = _METHODS.get(sync_object.kind, _SyncObjectMethods)
     method: Any = getattr(methods, name, None)
     if name in _NOT_METHODS or method is None:
         return None
-    return method(methods(execution, thread, values, keywords or {}, sync_object, name))
+    return method(methods(thread, values, keywords or {}, sync_object, name))
 
 
 def _integer(value: Value | None) -> int | None:

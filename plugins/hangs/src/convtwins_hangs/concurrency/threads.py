@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from convtwins_hangs.concurrency.findings import finding_at
-from convtwins_hangs.concurrency.state import BlockingCall, ExecutionState, PendingOperation, QueueItem, SimulatedThread
+from convtwins_hangs.concurrency.state import BlockingCall, PendingOperation, QueueItem, SimulatedThread
 from convtwins_hangs.concurrency.values import Const, RangeValue, SequenceValue, SyncObject, Unknown, Value, ValueMark, length
-
-if TYPE_CHECKING:
-    from convtwins_hangs.concurrency.evaluation import Evaluator
 
 _PIPE_BYTES = 2**16
 
 
-def report_fork(state: ExecutionState, thread: SimulatedThread) -> None:
+def report_fork(thread: SimulatedThread) -> None:
     """Report a fork beside other threads."""
-    other_threads = [other for other in state.live_threads(thread.os_process) if other is not thread and not other.is_abandoned]
+    other_threads = [
+        other for other in thread.execution.live_threads(thread.os_process) if other is not thread and not other.is_abandoned
+    ]
     if not other_threads:
         return
     message = (
@@ -26,20 +24,23 @@ def report_fork(state: ExecutionState, thread: SimulatedThread) -> None:
         "Start processes before threads, or by spawn."
     )
     step = thread.record("forks")
-    state.findings.append(finding_at("fork-after-threads", step, message, [thread.path(), other_threads[0].path()]))
+    thread.execution.findings.append(finding_at("fork-after-threads", step, message, [thread.path(), other_threads[0].path()]))
 
 
-def report_late_read(state: ExecutionState, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
+def report_late_read(thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
     """Report an item that is read only after joining the process that put it."""
     if item.joined_before_read is None or not thread.has_observed(*item.joined_before_read[:2]):
         return
-    step, producer = item.joined_before_read[2], next(other for other in state.threads if (queue, item) in other.put_items)
+    step, producer = (
+        item.joined_before_read[2],
+        next(other for other in thread.execution.threads if (queue, item) in other.put_items),
+    )
     message = (
         f"{thread.name} waits for the end of {producer.name} before it reads {queue.title}. {producer.name} does not end "
         "if a pipe is too small for what lies there (64 KiB). Read the queue first."
     )
     paths = [producer.path(), thread.path()]
-    state.findings.append(finding_at("queue-join", step, message, paths, [thread.current_step()]))
+    thread.execution.findings.append(finding_at("queue-join", step, message, paths, [thread.current_step()]))
 
 
 def wait_for_ends(
@@ -72,7 +73,7 @@ def is_large(num_bytes: int | None) -> bool:
     return num_bytes is None or num_bytes > _PIPE_BYTES
 
 
-def num_bytes_put(evaluator: Evaluator, thread: SimulatedThread, value: Value) -> int | None:
+def num_bytes_put(thread: SimulatedThread, value: Value) -> int | None:
     """Return the approximate bytes put by all iterations of the loops around a `put`. None: unknown, and perhaps many."""
     num_bytes = _num_bytes(value)
     for frame in thread.frames:
@@ -80,7 +81,7 @@ def num_bytes_put(evaluator: Evaluator, thread: SimulatedThread, value: Value) -
             return None  # `while`
         for node in frame.graph.nodes:
             if node.kind == "iter" and id(node.tree) in frame.loops:
-                iterations = length(evaluator.evaluate(thread, node.tree.iter, frame))
+                iterations = length(thread.execution.evaluate(thread, node.tree.iter, frame))
                 if num_bytes is None or not isinstance(iterations, Const) or not isinstance(iterations.value, int):
                     return None
                 num_bytes *= iterations.value
