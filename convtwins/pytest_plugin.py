@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -248,7 +249,7 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     """
     session: Any = getattr(config, "_benchmarksession", None)
     benchmarks = [entry for entry in getattr(session, "benchmarks", []) if entry and not entry.has_error]
-    if not benchmarks:
+    if not benchmarks or not hasattr(session.storage, "path"):  # another storage is a server
         return []
     commit: dict[str, Any] = config.hook.pytest_benchmark_generate_commit_info(config=config)
     baseline = _baseline([values for _, values in session.storage.load()], commit)
@@ -273,10 +274,15 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
 
 
 def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
-    """Return the newest other commit, and its files. With uncommitted changes, this commit itself is another one."""
+    """Return the newest other commit, and its files. With uncommitted changes, this commit itself is another one.
+
+    Files of another host or version of Python are left out.
+    """
     by_commit: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(files, key=lambda values: str(values["datetime"])):
-        info = file.get("commit_info") or {}
+        info, machine = file.get("commit_info") or {}, file.get("machine_info") or {}
+        if (machine.get("node"), machine.get("python_version")) != (platform.node(), platform.python_version()):
+            continue
         name = info.get("id")
         if name and not info.get("dirty") and (name != commit.get("id") or commit.get("dirty")):
             by_commit.setdefault(name, []).append(file)

@@ -126,7 +126,9 @@ def test_the_wheel_holds_the_suite_under_one_name(wheel: Path, checkout: Checkou
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         facts = json.loads(archive.read("convtwins/_app/built.json"))
+        entry_points = archive.read(f"{LAUNCHER}-{VERSION}.dist-info/entry_points.txt").decode()
     assert {name.partition("/")[0] for name in names} == {LAUNCHER, f"{LAUNCHER}-{VERSION}.dist-info"}
+    assert "convtwins/pytest_plugin.py" in names and "[pytest11]\nconvtwins = convtwins.pytest_plugin" in entry_points
     app = {name.removeprefix("convtwins/_app/") for name in names if name.startswith("convtwins/_app/")}
     assert app == suite_files(checkout.root) - {"compare/notes.txt"} | {"built.json"}  # which would be in no commit
     assert {"locks/cpu.lock", "locks/common.txt"} < app

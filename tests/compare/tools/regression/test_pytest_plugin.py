@@ -62,6 +62,11 @@ def test_a_gain_fails_where_the_marker_says_so_and_few_files_tell_nothing(tmp_pa
         file.unlink()
     done = run_pytest(repository, *BENCH).succeeded()
     assert done.stdout.count("cannot tell: 3 of 5 stored files") == 2
+    for file in (repository / "stored").rglob("*.json"):
+        values = json.loads(file.read_text())
+        values["machine_info"]["node"] = "another host"
+        file.write_text(json.dumps(values))
+    assert "stored files" not in run_pytest(repository, *BENCH).succeeded().stdout
 
 
 @pytest.mark.parametrize("marker", ["limit='much'", "limit=-1", "metric='median2'", "threshold=1", "'5%'"])
