@@ -68,7 +68,8 @@ def module(model: str) -> ModuleType:
             raise SpecError(f"model {model} cannot be imported: {describe_error(error)}. Mend the module.") from error
     if (clash := name_clashes.describe_clash(model, None)) is not None:
         raise SpecError(clash)
-    if is_new and (file := Path(imported.__file__ or "")).is_file():
+    is_users = model.partition(".")[0] not in name_clashes.SUITE_PACKAGES
+    if is_new and is_users and (file := Path(imported.__file__ or "")).is_file():
         _notify_of_former_addresses(file)
     return imported
 

@@ -15,7 +15,7 @@ from common.machine.machine import INSTALLED
 from common.spec import build
 from compare.cli import exits, wording
 from compare.cli.terminal import FULL
-from compare.judgement import cautions, environments, statement_words
+from compare.judgement import cautions, environments, slices, statement_words
 from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
 from compare.judgement.statement import Statement
@@ -359,7 +359,8 @@ def _settings(compared: JudgedComparison) -> str:
     seeds = f"seeds {', '.join(map(str, settings.seeds))}" if settings.seeds else f"seed {spec.seed}"
     repeat_words = _repeats(compared)[1]
     repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(settings.repeats, "repeat")
-    repeats += ", in turns" if comparison.takes_turns else ""
+    runs = (run for repeats_of_row in compared.stored.runs.values() for run in repeats_of_row.values())
+    repeats += ", in turns" if any(map(slices.spans, runs)) else ""
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     training = f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}"
     return f"{training}, {seeds}, {repeats}{part}"

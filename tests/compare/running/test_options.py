@@ -30,6 +30,8 @@ OTHERS = {
         (command, "--model"): "a checkpoint names its model, this allows its import"
         for command in ("convert", "infer", "predict")
     },
+    ("doctor", "--jitter"): "how much the machine varies, not how slow a rank is",
+    ("env", "--python"): "makes an environment, where others run in it",
     ("study", "--set"): "fields of a study file",
     ("watch", "--seconds"): "how long to look at a job, not how long to call a model",
     ("watch", "--patience"): "seconds of a job, not epochs",

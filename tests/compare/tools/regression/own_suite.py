@@ -89,7 +89,12 @@ def inside(folder: Path) -> Iterator[None]:
 
 def run_pytest(folder: Path, *words: object, **variables: str | None) -> Finished:
     """Run pytest with the plug-in in a process of its own."""
-    alone = {"PYTEST_ADDOPTS": None, "PYTEST_XDIST_WORKER": None, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": f"{processes.PROJECT}:src"}
+    alone = {
+        "PYTEST_ADDOPTS": None,
+        "PYTEST_XDIST_WORKER": None,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": f"{processes.PROJECT}:src",
+    }
     loaded = ("-m", "pytest", "-p", "no:convtwins", "-p", "convtwins.pytest_plugin", "-p", "no:cacheprovider")
     return processes.python(*loaded, *words, folder=folder, **{**alone, **variables})
 
