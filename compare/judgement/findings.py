@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
 from common.frozen import Frozen
-from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_statements
+from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, slices, verdict_statements
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_pairs import pairs_of_runs
 from compare.judgement.statement import Statement
 from compare.judgement.summary import Family, compared_row_ids, family
 from compare.results.store import StoredComparison
@@ -67,6 +69,7 @@ def findings(stored: StoredComparison, summaries: Sequence[Summary]) -> Comparis
     if not all(verdict.disturbed for verdict in verdicts) and any(verdict.p is not None for verdict in verdicts):
         judged_values: list[JsonValue] = [judged.model_dump() for judged in judged_family.judged]
         surety.append(Statement(kind="family", level="info", values={"judged": judged_values}))
+    surety += _noise(stored, verdicts)
     return ComparisonFindings(
         sameness=sameness.statements(stored, summaries),
         comparable=comparable,
@@ -102,6 +105,24 @@ def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[t
         for first, second, judged in judged_family.contestants
         if not (first.disturbed or second.disturbed)
     ]
+
+
+def _noise(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> list[Statement]:
+    """Say how much of the noise between repeats comes from within them, if the runs took turns."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    noises: list[slices.RatioNoise] = []
+    for judged in verdicts:
+        compared = [rows[row_id] for row_id in compared_row_ids(stored.comparison, judged)]
+        if judged.disturbed or len(compared) != 2:
+            continue
+        slow, fast = compared
+        pairs = [counting for repeat in stored.wall_seconds if (counting := pairs_of_runs(stored, repeat, slow, fast)[0])]
+        if (noise := slices.noise([counting[0] for counting in pairs])) is not None:
+            noises.append(noise)
+    if not noises:
+        return []
+    between, within = map(statistics.median, zip(*noises, strict=True))
+    return [Statement(kind="noise_in_turns", level="info", values={"between_repeats": between, "within_repeats": within})]
 
 
 def _scores(summary: Summary) -> list[Statement]:

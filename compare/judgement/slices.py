@@ -20,6 +20,8 @@ from common.machine.interference import DISTURBED_FROM
 LEAST_SLICES = 4
 """Number of pairs of slices below which the runs' own seconds make the ratio. From 4 on, the robust mean varies no more than
 they do, and about half as much where bursts of other work meet them."""
+LEAST_REPEATS = 3
+"""Number of repeats below which nothing is said of their noise."""
 MOST_VALUES = 1000
 """Number of values up to which the robust mean is that of all at once: the means of their pairs take 8 MB."""
 
@@ -29,9 +31,35 @@ def ratio(slow: RunResult, fast: RunResult) -> float | None:
 
     A slice counts if other work disturbed it in neither run.
     """
-    pairs = [pair for pair in paired(slow, fast) if not any(is_disturbed(timed.slice) for timed in pair)]
-    logs = [math.log(one.step_seconds / other.step_seconds) for one, other in pairs]
+    logs = _logs(slow, fast)
     return math.exp(hodges_lehmann(logs)) if len(logs) >= LEAST_SLICES else None
+
+
+def _logs(slow: RunResult, fast: RunResult) -> list[float]:
+    """Return the logarithms of the ratios of the slices that count."""
+    pairs = [pair for pair in paired(slow, fast) if not any(is_disturbed(timed.slice) for timed in pair)]
+    return [math.log(one.step_seconds / other.step_seconds) for one, other in pairs]
+
+
+class RatioNoise(NamedTuple):
+    """Noise of the ratio of two rows, as standard deviations of its logarithm."""
+
+    between_repeats: float
+    within_repeats: float
+    """What the noise of the slices of one repeat alone would make of it."""
+
+
+def noise(pairs: Sequence[tuple[RunResult, RunResult]]) -> RatioNoise | None:
+    """Return the noise of a ratio over repeats. None: fewer than LEAST_REPEATS of them have enough slices.
+
+    Args:
+        pairs: the two runs of each repeat.
+    """
+    by_repeat = [logs for slow, fast in pairs if len(logs := _logs(slow, fast)) >= LEAST_SLICES]
+    if len(by_repeat) < LEAST_REPEATS:
+        return None
+    of_mean = [statistics.variance(logs) / len(logs) for logs in by_repeat]
+    return RatioNoise(statistics.stdev(map(hodges_lehmann, by_repeat)), math.sqrt(statistics.fmean(of_mean)))
 
 
 class TimedSlice(NamedTuple):

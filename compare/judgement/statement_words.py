@@ -52,6 +52,8 @@ _RELY_ON_NO_TIME = "Do not rely on these times."
 _NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."
 _AGAIN = f"{NO_FINDING.removesuffix('.')}: {{resume}}."
 _MOST_PACKAGES = 6
+MOSTLY_WITHIN = 0.7
+"""Ratio of the standard deviations within and between repeats from which on half of the variance is that within them."""
 
 Template = str | Callable[[Mapping[str, Any]], str]
 """Text with fields, see `Fields`, or a function of the values."""
@@ -159,6 +161,16 @@ def _not_interleaved(values: Mapping[str, Any]) -> str:
     return (
         f"{_repeat_words(values['repeats'])}: not all runs were made in turn. Up to {values['hours']:.1f} hours lie between "
         "them. Runs so far apart are not compared, because the machine may have changed meanwhile."
+    )
+
+
+def _noise_in_turns(values: Mapping[str, Any]) -> str:
+    between, within = (100.0 * values[name] for name in ("between_repeats", "within_repeats"))
+    is_from_within = within >= MOSTLY_WITHIN * between
+    advice = "longer runs help as much as more repeats" if is_from_within else "more repeats help, and longer runs hardly do"
+    return (
+        f"From repeat to repeat, the ratio of two rows varies by {between:.1f} %. The noise within a repeat alone makes "
+        f"{within:.1f} %. So {advice}."
     )
 
 
@@ -509,6 +521,7 @@ TEMPLATES: Templates = {
     "nothing_to_decide": "Not decided after {repeats:repeat}: no two runs can be compared.",
     "decided": _decided,
     "not_decided": _not_decided,
+    "noise_in_turns": _noise_in_turns,
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,18 @@ def test_a_row_whose_turns_were_other_steps_is_named() -> None:
     stored = stored.model_copy(update={"runs": runs})
     (caution,) = [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "out_of_step"]
     assert (caution.rows, caution.values) == ((list(runs)[2],), {"repeats": [2]})
+
+
+@pytest.mark.parametrize(("between", "within"), [(0.0, 0.1), (0.1, 0.01)])
+def test_the_noise_of_repeats_is_told_apart_from_that_within_them(between: float, within: float) -> None:
+    random = np.random.default_rng(3)
+    pairs = [
+        (run(*np.exp(random.normal(random.normal(0.0, between), within, 100)).tolist()), run(*[1.0] * 100)) for _ in range(40)
+    ]
+    noise = slices.noise(pairs)
+    assert noise is not None and noise.within_repeats == pytest.approx(within / 10, rel=0.1)
+    assert noise.between_repeats == pytest.approx(math.hypot(between, within / 10), rel=0.3)
+    assert slices.noise(pairs[:2]) is None and slices.noise([(run(1.0), run(1.0))] * 5) is None
 
 
 def test_slices_of_other_steps_are_no_pairs() -> None:
