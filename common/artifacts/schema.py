@@ -79,7 +79,7 @@ class EpochRecord(Exact):
     """Scores over the epoch, each batch before its update, with augmentation and dropout. None if only a part was run."""
     validation: Metrics | None
     timed_seconds: Seconds
-    """Wall time of the epoch's timed steps; a process's first step is left out."""
+    """Wall time of the epoch's timed steps: all but a process's first one and those of `left_out`."""
     timed_steps: Count
     timed_images: Count
     input_wait_seconds: Seconds
@@ -103,6 +103,12 @@ class EpochRecord(Exact):
             timed, whole = (self.timed_steps, self.timed_images), (self.steps, self.images)
             raise ValueError(f"timed steps and images are {timed} of {whole}")
         return self
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of the steps that were timed or left out, at the pace of the timed ones."""
+        steps = self.timed_steps + len(self.left_out)
+        return self.timed_seconds * steps / self.timed_steps if self.timed_steps else self.timed_seconds
 
     @property
     def seconds(self) -> float:
@@ -129,7 +135,7 @@ class Phases(Exact):
     compile_seconds: float = 0.0
     """Tracing and compiling for all batches of another size, of training and evaluation."""
     training_seconds: float
-    """All other updates, their wait for input included, until the last rank has done its last one."""
+    """All other updates that were timed, their wait for input included, until the last rank has done its last one."""
     input_wait_seconds: float
     """Part of training_seconds."""
     evaluation_seconds: float

@@ -140,7 +140,6 @@ def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int
     stopwatch = timing.Stopwatch(twin.synchronize, job.started)
     run = TrainingRun(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
     run.record.update(**facts)
-    run.wait_to_build()
     status, reason, code = _train(job, twin, run, stopwatch)
     if placement.is_first_rank():
         run.record.update(device=twin.device)
@@ -159,6 +158,7 @@ def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int
 def _train(job: TwinJob, twin: Twin, run: TrainingRun, stopwatch: timing.Stopwatch) -> tuple[schema.Status, str | None, int]:
     """Train. Returns (status, why it is not ok, exit code)."""
     try:
+        run.wait_to_build()
         with stopwatch.phase("build"):
             dataset, plan, trainer = _prepare(twin, job.spec)
             # Hash the model's weights, not the drawn ones: a twin that did not load them would show.

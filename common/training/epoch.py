@@ -160,14 +160,16 @@ class Epoch:
         return batch
 
     def blocks(self, turns: Turns, record: RunRecord) -> Iterator[StepBlock]:
-        """Yield the blocks of steps, turn by turn. Each is timed, and its timer added, before the next is asked for."""
+        """Yield the blocks of steps, turn by turn. Each that has timed steps is timed before the next is asked for."""
         position = 0
         while not self.timers or position < len(self._block_steps):
             self.turns.append(turns.wait(self.trainer, len(self._block_steps) - position))
             steps = self._block_steps[position : position + self.turns[-1].steps]
             position += len(steps)
             if turns.are_taken and steps and (len(steps) > 1 or self.slices):  # else nothing of the epoch were timed
-                self.left_out.add(steps[0])  # after the pause, caches are cold and threads asleep
+                # After the pause, caches are cold and threads asleep. Meanwhile input workers make batches off the clock.
+                cold = min(1 + self.plan.spec.batches_ahead, max(len(steps) // 2, 1))
+                self.left_out.update(steps[:cold])
             num_timers, usage = len(self.timers), record.usage
             yield from self._cut(steps, ends_epoch=position == len(self._block_steps))
             if turns.are_taken and steps:

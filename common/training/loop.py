@@ -119,6 +119,7 @@ class TrainingRun:
                     number, trainer, plan, dataset, feed, self._spot_checks, is_first=number == first_epoch, batch=batch
                 )
                 self.train_epoch(epoch)
+                # In order: what stops the training comes before what saves it, for a run that ends needs no checkpoint.
                 if any(observer.after_epoch(epoch) for observer in self._observers):
                     break
 
@@ -129,14 +130,15 @@ class TrainingRun:
             self._first_step(epoch)
         epoch.draw(self.record)
         for block in epoch.blocks(self._turns, self.record):
-            with self._clock.timed(trainer) as timer:
-                for step in block.timed:
-                    epoch.train(step, timer)
-                trainer.synchronize()  # a device may still compute what the loop has asked of it
-                timer.steps_seconds = timer.elapsed()
-                if block.ends_epoch and part != "input":
-                    trainer.finish_epoch()
-            epoch.timers.append(timer)
+            if block.timed or block.ends_epoch:
+                with self._clock.timed(trainer) as timer:
+                    for step in block.timed:
+                        epoch.train(step, timer)
+                    trainer.synchronize()  # a device may still compute what the loop has asked of it
+                    timer.steps_seconds = timer.elapsed()
+                    if block.ends_epoch and part != "input":
+                        trainer.finish_epoch()
+                epoch.timers.append(timer)
             for step in block.untimed:
                 epoch.train(step, Timer())
         for observer in self._observers:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from common.artifacts import results
-from common.artifacts.schema import Phases, RunResult
+from common.artifacts.schema import RunResult
 from common.machine import machine
 from common.machine.interference import LEAST_TIMED_SECONDS
 from common.machine.private_folder import PrivateFolder
@@ -134,7 +134,7 @@ def seconds(row: Row, reference: RunResult, num_train: int) -> float:
     validation = [epoch.evaluation_seconds for epoch in reference.epochs]
     test = phases.evaluation_seconds - sum(validation)
     evaluation = evaluation_factor * (_length(row, num_train)[0] * sum(validation) / len(validation) + test)
-    return _seconds_once(phases) + training_seconds(row, reference, num_train) + evaluation
+    return _seconds_once(reference) + training_seconds(row, reference, num_train) + evaluation
 
 
 def training_seconds(row: Row, reference: RunResult, num_train: int) -> float:
@@ -151,11 +151,12 @@ def _seconds_per_image(reference: RunResult) -> float:
     return reference.phases.training_seconds / timed_images if reference.phases and timed_images else 0.0
 
 
-def _seconds_once(phases: Phases) -> float:
-    """Return the seconds of what a process does once, however long it trains."""
-    return (
-        phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.compile_seconds + phases.other_seconds
-    )
+def _seconds_once(reference: RunResult) -> float:
+    """Return the seconds of what a process does once, however long it trains. Steps that were not timed are no part of it."""
+    if (phases := reference.phases) is None:
+        return 0.0
+    others = phases.other_seconds - sum(epoch.training_seconds - epoch.timed_seconds for epoch in reference.epochs)
+    return phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.compile_seconds + max(others, 0.0)
 
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
@@ -190,7 +191,7 @@ def proof_seconds(
         )
         processes = (1 + num_modes) * len({row.spec.switches for row in contestant_rows})
         images = _FLOAT64_SLOWDOWN * (1 + num_modes) * (base.steps or 0) * base.global_batch_size
-        seconds += processes * _seconds_once(similar_results[0].phases) + images * _seconds_per_image(similar_results[0])
+        seconds += processes * _seconds_once(similar_results[0]) + images * _seconds_per_image(similar_results[0])
     return seconds / min(2, machine.available_cores())  # the proof runs two processes side by side
 
 

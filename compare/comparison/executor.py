@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from common.spec import Spec
 from compare.results import store
 from compare.running import launch
 from compare.running.contestants import Checkout, Contestant
+from compare.running.interleaving import Job
 from compare.running.launch import StartedProcess
 from compare.running.launchers_clock import LaunchersClock
 from compare.running.matrix import Row
-from compare.running.taking_turns import Seat
+from compare.running.taking_turns import Seat, run_round
+from compare.running.twins import Twins
 
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called repeatedly with the run's events so far."""
@@ -44,6 +46,41 @@ def execute(
 ) -> RunResult:
     """Run one row once as `executing` does, and wait for it."""
     return waited_for(executing(contestant, row, repeat, folder, watch, restarts, has_spot_checks=has_spot_checks))
+
+
+def execute_together(
+    jobs: Sequence[Job[Row]],
+    twins: Twins,
+    folder: Path,
+    watch: Watch,
+    options_of: Callable[[Job[Row]], Mapping[str, Any]] = lambda job: {},
+) -> Generator[tuple[int, RunResult]]:
+    """Run the jobs of a round in turns. Yields the place of each and its result when it ends.
+
+    Rows on several hosts run alone, before the others: other machines reach no socket here, and have other noise.
+
+    Args:
+        options_of: returns the options of `execute` for a job.
+    """
+
+    def execute_alone(job: Job[Row]) -> RunResult:
+        row, repeat = job
+        return execute(twins[row.contestant], row, repeat, folder, watch, **options_of(job))
+
+    def look(place: int, seat: Seat) -> Generator[StartedProcess, None, RunResult]:
+        row, repeat = jobs[place]
+        return executing(twins[row.contestant], row, repeat, folder, watch, seat=seat, **options_of(jobs[place]))
+
+    places = [place for place, job in enumerate(jobs) if not job.item.spec.hosts]
+    for place in range(len(jobs)):
+        if place not in places:
+            yield place, execute_alone(jobs[place])
+    # Code of another revision may know no turns, and train on once it has imported. Nothing else may run then.
+    checkouts = [twins[jobs[place].item.contestant].checkout for place in places]
+    has_revisions = any(checkout is not None and checkout.root is not None for checkout in checkouts)
+    importing = 1 if has_revisions else min((jobs[place].item.spec.cores for place in places), default=1)
+    for number, result in run_round(places, look, importing=importing):
+        yield places[number], result
 
 
 def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
@@ -154,7 +191,7 @@ def _run_attempt(
                 nonce = secrets.token_hex(16)  # nobody knew it before
                 atomic_files.write_atomically(directory / store.NONCE_FILE, nonce)
                 environment[placement.SPOT_CHECKS_VARIABLE] = nonce
-            if seat is not None and not row.spec.hosts:  # other machines reach no socket here, and have other noise
+            if seat is not None:
                 environment |= seat.environment
             with signals.defer_signals():
                 process = launch.start(contestant, arguments, log=log, environment=environment)

@@ -37,9 +37,7 @@ from compare.results.store import Comparison, ProofRecord
 from compare.results.workspace import COMPARISON, Workspace, locked
 from compare.running import options
 from compare.running.interleaving import Job, run_in_turns
-from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
-from compare.running.taking_turns import Seat, run_round
 from compare.running.twins import Twins
 
 
@@ -389,12 +387,8 @@ def _run_rounds(
         row, repeat = job
         return executor.execute(twins[row.contestant], row, repeat, folder, progress.watch, **options_of(job))
 
-    def executing(job: Job[Row], seat: Seat) -> Generator[StartedProcess, None, RunResult]:
-        row, repeat = job
-        return executor.executing(twins[row.contestant], row, repeat, folder, progress.watch, seat=seat, **options_of(job))
-
     def execute_together(jobs: Sequence[Job[Row]]) -> Generator[tuple[int, RunResult]]:
-        return run_round(jobs, executing, importing=min(job.item.spec.cores for job in jobs))
+        return executor.execute_together(jobs, twins, folder, progress.watch, options_of)
 
     for ended in run_in_turns(
         planned,

@@ -323,7 +323,7 @@ _FIGURES: list[Figure] = [
     _of_phases("first_step", "Seconds of the first update: tracing, compiling, first use of memory.", _PHASE),
     _of_phases("compile", "Seconds of tracing and compiling for batches of another size.", wide=True),
     Figure(
-        "training_seconds", "Seconds of all updates but the first, with their wait for input.", over=spread, interval=True,
+        "training_seconds", "Seconds of all updates that were timed, with their wait for input.", over=spread, interval=True,
         part_of="phases", tables={"seconds": {"digits": 2}, "phases": _phase_column("training", short="train")},
     ),
     _of_phases("evaluation", "Seconds of evaluation.", _PHASE, short="eval."),

@@ -123,11 +123,12 @@ def times_in_doubt(result: RunResult) -> bool:
 def time_to_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
     """Training seconds and epochs until the validation accuracy first reached `accuracy`. None if it never did.
 
-    The first step of each process until then counts. Evaluation does not.
+    The first step of each process until then counts, and steps that were not timed do at the pace of the others. Evaluation does
+    not.
     """
     seconds = 0.0
     for epoch in result.epochs:
-        seconds += epoch.timed_seconds + (epoch.first_step_seconds or 0.0)
+        seconds += epoch.training_seconds + (epoch.first_step_seconds or 0.0)
         if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
             return seconds, epoch.epoch
     return None

@@ -19,7 +19,9 @@ from common.machine.interference import DISTURBED_FROM
 
 LEAST_SLICES = 4
 """Number of pairs of slices below which the runs' own seconds make the ratio. From 4 on, the robust mean varies no more than
-they do, and about half as much where bursts of other work meet them."""
+they do in simulations, and about half as much where a burst of other work meets one of the two runs."""
+TICK_SECONDS = 0.01
+"""Seconds of a tick of the kernel, in which it counts CPU time."""
 LEAST_REPEATS = 3
 """Number of repeats below which nothing is said of their noise."""
 MOST_VALUES = 1000
@@ -108,8 +110,9 @@ def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:
 
 
 def cores_lost(slice_: Slice) -> float:
-    """Return the cores that other work or the hypervisor took from a run's CPUs in a slice."""
-    return max(slice_.taken_cpu_seconds, slice_.stolen_cpu_seconds) / slice_.seconds if slice_.seconds else 0.0
+    """Return the cores that other work or the hypervisor took from a run's CPUs in a slice, at least: readings may be a tick off."""
+    taken_seconds = max(slice_.taken_cpu_seconds, slice_.stolen_cpu_seconds) - TICK_SECONDS
+    return max(taken_seconds, 0.0) / slice_.seconds if slice_.seconds else 0.0
 
 
 def is_disturbed(slice_: Slice) -> bool:

@@ -79,11 +79,11 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.is_parallel and summary.speedup_same_cores is not None
     ]
-    by_id = {summary.id: summary for summary in summaries}
+    by_id, all_rows = {summary.id: summary for summary in summaries}, list(rows.values())
     inputs = [
         (by_id[row.id], by_id[base.id], ratio)
-        for row in rows.values()
-        if (base := matrix.input_base_of(list(rows.values()), row)) is not None
+        for row in all_rows
+        if (base := matrix.input_base_of(all_rows, row)) is not None
         and (ratio := ratio_of_seconds(stored, slow=base, fast=row)) is not None
     ]
     named_pairs, named_inputs = (

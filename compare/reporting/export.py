@@ -101,7 +101,7 @@ def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
             run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds + run.phases.compile_seconds
         )
     for record in run.epochs:
-        moment += record.timed_seconds + record.evaluation_seconds
+        moment += record.training_seconds + record.evaluation_seconds
         values = {
             **_scores("train", record.train),
             **_scores("validation", record.validation),

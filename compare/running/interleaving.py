@@ -149,7 +149,7 @@ def _run_together(
         while working:
             first, *others = working.values()
             words = f"{label(first)} and {len(others)} more in turns" if others else label(first)
-            progress.begin(name(first.item), words)
+            progress.begin(name(first.item), words, time.monotonic() - started)
             number, result = next(ended)
             job = working.pop(places[number])
             # Its share of the round so far: nobody knows what it would have taken alone.

@@ -164,18 +164,18 @@ def same_except_input(one: Row, other: Row) -> bool:
 
 def _is_only_difference(one: Spec, other: Spec, fields: tuple[str, ...]) -> bool:
     """Return whether two specs differ in some of these fields, and in no others."""
-    differing = {name for name in Spec.model_fields if getattr(one, name) != getattr(other, name)}
-    return bool(differing) and differing <= {*fields}
+    others_are_equal = all(getattr(one, name) == getattr(other, name) for name in Spec.model_fields if name not in fields)
+    return others_are_equal and any(getattr(one, name) != getattr(other, name) for name in fields)
 
 
 def input_base_of(rows: Sequence[Row], row: Row) -> Row | None:
     """Return the row that a row's input is compared with: `inline`, or else the first of those that differ by it alone.
 
-    None if there is none, or if it is the row itself.
+    None if this machine can run none, or if it is the row itself.
     """
-    alike = [other for other in rows if other.id == row.id or same_except_input(row, other)]
-    base = min(alike, key=lambda other: other.spec.input != "inline")
-    return None if base.id == row.id else base
+    alike = [other for other in rows if other.unavailable is None and (other.id == row.id or same_except_input(row, other))]
+    base = min(alike, key=lambda other: other.spec.input != "inline", default=None)
+    return None if base is None or base.id == row.id else base
 
 
 def check_rows(

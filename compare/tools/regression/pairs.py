@@ -19,9 +19,7 @@ from compare.results.store import Comparison
 from compare.results.workspace import COMPARISON, Workspace
 from compare.running import contestants
 from compare.running.interleaving import Job
-from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
-from compare.running.taking_turns import Seat, run_round
 from compare.tools.regression import requests
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError
@@ -127,14 +125,7 @@ class PairedRuns(PairLoop[Row, RunResult]):
         return self._in_planned_environment(item, repeat, folder, result)
 
     def execute_together(self, jobs: Sequence[Job[Row]]) -> Generator[tuple[int, RunResult]]:
-        def executing(job: Job[Row], seat: Seat) -> Generator[StartedProcess, None, RunResult]:
-            row, repeat = job
-            return executor.executing(self.twins[row.contestant], row, repeat, self.folder, self.progress.watch, seat=seat)
-
-        # Code of another revision may know no turns, and train on once it has imported. Nothing else may run then.
-        checkouts = [self.twins[job.item.contestant].checkout for job in jobs]
-        importing = 1 if any(checkout and checkout.root for checkout in checkouts) else min(job.item.spec.cores for job in jobs)
-        for place, result in run_round(jobs, executing, importing=importing):
+        for place, result in executor.execute_together(jobs, self.twins, self.folder, self.progress.watch):
             row, repeat = jobs[place]
             yield place, self._in_planned_environment(row, repeat, self.folder, result)
 
