@@ -107,8 +107,7 @@ class EpochRecord(Exact):
     @property
     def training_seconds(self) -> float:
         """Seconds of the steps that were timed or left out, at the pace of the timed ones."""
-        steps = self.timed_steps + len(self.left_out)
-        return self.timed_seconds * steps / self.timed_steps if self.timed_steps else self.timed_seconds
+        return self.timed_seconds + len(self.left_out) * self.timed_seconds / max(self.timed_steps, 1)
 
     @property
     def seconds(self) -> float:

@@ -91,7 +91,8 @@ class Display:
         seconds = self.clock() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._overall)
-        self._jobs = self._jobs[1:]
+        place = self._jobs.index(self._name) if self._name in self._jobs else 0  # runs that take turns end in any order
+        self._jobs = [*self._jobs[:place], *self._jobs[place + 1 :]]
         self._show_time_left(self._seconds, 0.0)
         status = "" if result is None or result.status == "ok" else f", {result.status}"
         if status and result is not None and result.reason:

@@ -78,7 +78,9 @@ def execute_together(
     # Code of another revision may know no turns, and train on once it has imported. Nothing else may run then.
     checkouts = [twins[jobs[place].item.contestant].checkout for place in places]
     has_revisions = any(checkout is not None and checkout.root is not None for checkout in checkouts)
-    importing = 1 if has_revisions else min((jobs[place].item.spec.cores for place in places), default=1)
+    cores = 1 if has_revisions else min((jobs[place].item.spec.cores for place in places), default=1)
+    # As many at a time as divide the rows, so that each imports beside as many others.
+    importing = max((number for number in range(1, cores + 1) if len(places) % number == 0), default=1)
     for number, result in run_round(places, look, importing=importing):
         yield places[number], result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ from compare.results.store import StoredComparison
 from compare.running.matrix import Row
 from compare.statistics.statistics import JudgedRatio
 
+SMALL_IN_TURNS = 1.05
+"""Ratio of two frameworks below which a difference may come from what is left of a handover: see docs/turns.md."""
 MIN_INPUT_WAIT = 0.1
 """Fraction of the training time spent waiting for input, below which the model alone bounds a run."""
 
@@ -85,7 +88,7 @@ def findings(stored: StoredComparison, summaries: Sequence[Summary]) -> Comparis
         environments=environments.statements(
             environments.relevant_environments(stored.comparison.environments, stored.comparison.machine)
         ),
-        troubles=cautions.statements(stored, summaries),
+        troubles=[*cautions.statements(stored, summaries), *_small_in_turns(stored, judged_family)],
     )
 
 
@@ -105,6 +108,22 @@ def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[t
         for first, second, judged in judged_family.contestants
         if not (first.disturbed or second.disturbed)
     ]
+
+
+def _small_in_turns(stored: StoredComparison, judged_family: Family) -> list[Statement]:
+    """Caution against differences between two frameworks that the handovers of turns may make: see `SMALL_IN_TURNS`."""
+    if not any(slices.spans(run) for runs in stored.runs.values() for run in runs.values()):
+        return []
+    frameworks = {row.id: row.framework for row in stored.comparison.rows}
+    names = [
+        judged.name
+        for first, second, judged in judged_family.contestants
+        if frameworks[first.id] != frameworks[second.id]
+        and judged.verdict in ("above", "below")
+        and min(abs(math.log(bound)) for bound in (judged.ratio.low, judged.ratio.high) if bound) < math.log(SMALL_IN_TURNS)
+    ]
+    values: dict[str, JsonValue] = {"names": [*names], "percent": 100.0 * (SMALL_IN_TURNS - 1.0)}
+    return [Statement(kind="small_in_turns", level="caution", values=values)] if names else []
 
 
 def _noise(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> list[Statement]:

@@ -123,8 +123,7 @@ def times_in_doubt(result: RunResult) -> bool:
 def time_to_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
     """Training seconds and epochs until the validation accuracy first reached `accuracy`. None if it never did.
 
-    The first step of each process until then counts, and steps that were not timed do at the pace of the others. Evaluation does
-    not.
+    The first step of each process until then counts. So do steps that were not timed, at the pace of the others.
     """
     seconds = 0.0
     for epoch in result.epochs:

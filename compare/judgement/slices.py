@@ -110,7 +110,7 @@ def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:
 
 
 def cores_lost(slice_: Slice) -> float:
-    """Return the cores that other work or the hypervisor took from a run's CPUs in a slice, at least: readings may be a tick off."""
+    """Return the least cores that other work or the hypervisor took in a slice. Readings of CPU time may be a tick off."""
     taken_seconds = max(slice_.taken_cpu_seconds, slice_.stolen_cpu_seconds) - TICK_SECONDS
     return max(taken_seconds, 0.0) / slice_.seconds if slice_.seconds else 0.0
 

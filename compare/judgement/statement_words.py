@@ -522,6 +522,10 @@ TEMPLATES: Templates = {
     "decided": _decided,
     "not_decided": _not_decided,
     "noise_in_turns": _noise_in_turns,
+    "small_in_turns": (
+        "{names:;}: a difference below {percent:.0f} % between two frameworks may come from the turns: each pays a little for "
+        "every handover. Measure it with --no-turns as well."
+    ),
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",

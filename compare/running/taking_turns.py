@@ -64,7 +64,7 @@ class Seat:
         self._received = b""
         self._paused_seconds = 0.0
         self._asked_at: float | None = None
-        self._answered_at = 0.0
+        self._answered_at = self._looked_at = 0.0
         self.steps_left = 0
         """Timed steps that were left of the epoch when it asked last."""
         self._stopped_at = 0.0
@@ -97,6 +97,7 @@ class Seat:
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection or self._listener, selectors.EVENT_READ)
             if not selector.select(seconds):
+                self._looked_at = time.monotonic()
                 return False
         if self._connection is None:
             self._connection = self._listener.accept()[0]
@@ -122,7 +123,8 @@ class Seat:
         if "continued_at" in message:
             self._paused_seconds += min(max(message["continued_at"], self._answered_at), now) - self._answered_at
         else:
-            self._asked_at = min(max(message.get("asked_at", now), self._answered_at), now)
+            # It had said nothing when this process looked last.
+            self._asked_at = min(max(message.get("asked_at", now), self._answered_at, self._looked_at), now)
             self.steps_left = message["steps_left"]
 
     def stop(self) -> None:
@@ -288,13 +290,20 @@ def run_round(
             closing.callback(taker.close)
             return taker
 
+        runs: list[_TurnTaker[_Item, _Result]] = []
+
+        def fits(number: int) -> bool:
+            """Whether so many further runs fit into the memory, as far as their size is known."""
+            return free_memory() >= number * MEMORY_RESERVE * max((taker.seat.memory_bytes for taker in runs), default=0)
+
         while planned or imported:
-            runs: list[_TurnTaker[_Item, _Result]] = []
+            runs.clear()
             while planned or imported:
-                if runs and free_memory() < MEMORY_RESERVE * max(taker.seat.memory_bytes for taker in runs):
+                if runs and not fits(1):
                     break
                 if not imported:
-                    imported.extend(start(*planned.popleft()) for _ in range(min(importing, len(planned))))
+                    while planned and len(imported) < importing and (not imported or fits(len(imported) + 1)):
+                        imported.append(start(*planned.popleft()))
                     yield from _import(imported)
                 runs.append(imported.popleft())
                 yield from runs[-1].advance(0)

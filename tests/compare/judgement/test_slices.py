@@ -134,6 +134,14 @@ def test_the_noise_of_repeats_is_told_apart_from_that_within_them(between: float
     assert slices.noise(pairs[:2]) is None and slices.noise([(run(1.0), run(1.0))] * 5) is None
 
 
+@pytest.mark.parametrize(
+    ("seconds", "taken", "counts"), [(0.06, 0.01, True), (0.06, 0.03, False), (1.0, 0.1, True), (1.0, 0.2, False)]
+)
+def test_a_tick_of_the_kernel_disturbs_no_slice(seconds: float, taken: float, *, counts: bool) -> None:
+    slice_ = Slice(first_step=1, steps=4, seconds=seconds, taken_cpu_seconds=taken, stolen_cpu_seconds=0.0)
+    assert slices.is_disturbed(slice_) is not counts
+
+
 def test_slices_of_other_steps_are_no_pairs() -> None:
     assert [*slices.paired(run(*[1.0] * 10, steps=9), FAST)] == []
     assert len([*slices.paired(FAST, FAST)]) == 10

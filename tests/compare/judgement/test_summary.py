@@ -478,6 +478,24 @@ def test_time_to_accuracy_counts_the_first_step_and_no_evaluation(accuracy: floa
     assert time_to_accuracy(good(row("pytorch"), 4.0), accuracy) == until
 
 
+def test_time_to_an_accuracy_counts_steps_that_were_not_timed_at_the_pace_of_the_others() -> None:
+    run = good(row("pytorch"), 4.0)
+    first = run.epochs[0]
+    untimed = first.timed_steps // 4
+    epoch = first.model_copy(
+        update={
+            "timed_steps": first.timed_steps - untimed,
+            "timed_seconds": first.timed_seconds * (first.timed_steps - untimed) / first.timed_steps,
+            "left_out": [*range(2, 2 + untimed)],
+        }
+    )
+    assert untimed > 0
+    expected = time_to_accuracy(run, 0.5)
+    assert expected is not None
+    found = time_to_accuracy(run.model_copy(update={"epochs": [epoch]}), 0.5)
+    assert found == (pytest.approx(expected[0]), 1)
+
+
 def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones() -> None:
     run = good(row("pytorch"), 4.0)
     first, second = run.epochs
