@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from common.artifacts.schema import RunResult, Slice
 from compare.judgement import cautions, slices, summary
+from compare.judgement.findings import findings
 from tests.support import comparisons
 
 
@@ -140,6 +141,30 @@ def test_the_noise_of_repeats_is_told_apart_from_that_within_them(between: float
 def test_a_tick_of_the_kernel_disturbs_no_slice(seconds: float, taken: float, *, counts: bool) -> None:
     slice_ = Slice(first_step=1, steps=4, seconds=seconds, taken_cpu_seconds=taken, stolen_cpu_seconds=0.0)
     assert slices.is_disturbed(slice_) is not counts
+
+
+@pytest.mark.parametrize(("ratio", "is_small"), [(1.02, True), (1.3, False)])
+def test_a_difference_between_frameworks_that_handovers_may_make_gets_a_caution(ratio: float, *, is_small: bool) -> None:
+    stored = comparisons.of_rows([comparisons.row("pytorch"), comparisons.row("tensorflow")], repeats=7)
+    factors = {"pytorch": ratio, "tensorflow": 1.0}
+    runs = {
+        row.id: {
+            repeat: comparisons.with_fields(
+                run(*[factors[row.framework] * (1.0 + 1e-4 * repeat**2)] * 10),
+                framework=row.framework,
+                repeat=repeat,
+                spec=row.spec,
+            )
+            for repeat in range(7)
+        }
+        for row in stored.comparison.rows
+    }
+    stored = stored.model_copy(update={"runs": runs})
+    found = findings(stored, summary.summarize(stored))
+    (verdict,) = [judged for judged in found.verdicts if judged.verdict in ("above", "below")]
+    assert [trouble.values["names"] for trouble in found.troubles if trouble.kind == "small_in_turns"] == (
+        [[verdict.name]] if is_small else []
+    )
 
 
 def test_slices_of_other_steps_are_no_pairs() -> None:
