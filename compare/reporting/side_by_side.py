@@ -14,7 +14,7 @@ from compare.cli import exits, wording
 from compare.cli.differences import relative_difference
 from compare.cli.errors import FolderError
 from compare.cli.terminal import FULL
-from compare.judgement import cautions, conditions
+from compare.judgement import cautions, conditions, slices
 from compare.judgement.findings import undisturbed_pairs
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
@@ -222,7 +222,7 @@ def _disagreements(compared: _ComparedPair) -> list[str]:
 
 
 def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summary) -> list[str]:
-    """Reasons why a row's epoch is not the same work in A and B: fields of its spec, its data, its device."""
+    """Reasons why a row's epoch is not the same work, timed alike, in A and B: fields of its spec, data, device, turns."""
     before, now = (_spec_fields(comparison)[summary.id] for comparison, summary in zip(compared, (ours, theirs), strict=True))
     same_data = len({comparison.stored.comparison.data_hash for comparison in compared}) == 1
     differing = [
@@ -235,7 +235,11 @@ def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summ
     ]
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")
-    return differing + ["device"] * (ours.device != theirs.device)
+    took_turns = [
+        any(map(slices.spans, comparison.stored.runs[summary.id].values()))
+        for comparison, summary in zip(compared, (ours, theirs), strict=True)
+    ]
+    return differing + ["device"] * (ours.device != theirs.device) + ["turns"] * (took_turns[0] != took_turns[1])
 
 
 def _spec_fields(comparison: JudgedComparison) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from syrupy.assertion import SnapshotAssertion
 
+from common.artifacts.schema import EpochRecord, Slice
 from compare.cli import wording
 from compare.cli.errors import FolderError
 from compare.judgement.run_figures import epoch_seconds
@@ -130,6 +131,27 @@ def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path
     elsewhere |= {"framework_options": {"pytorch_switch": "on"}}  # which is what one may want to compare
     verdicts = pair(tmp_path, comparisons.other_work(repeated(), "data", **elsewhere)).verdicts
     assert len(verdicts) == 6 and "times as fast" in verdicts[0]
+
+
+def in_one_turn(epoch: EpochRecord) -> EpochRecord:
+    """The same epoch, all of its timed steps in one turn."""
+    turn = Slice(
+        first_step=1 + epoch.steps - epoch.timed_steps,
+        steps=epoch.timed_steps,
+        seconds=epoch.timed_seconds,
+        taken_cpu_seconds=0.0,
+        stolen_cpu_seconds=0.0,
+    )
+    return epoch.model_copy(update={"slices": [turn]})
+
+
+def test_rows_that_took_turns_in_one_of_the_two_have_no_verdict(tmp_path: Path) -> None:
+    runs = {
+        row_id: {repeat: with_fields(run, epochs=list(map(in_one_turn, run.epochs))) for repeat, run in by_repeat.items()}
+        for row_id, by_repeat in repeated().runs.items()
+    }
+    verdicts = pair(tmp_path, with_fields(repeated(), runs=runs)).verdicts
+    assert len(verdicts) == 4 and all("no verdict" in verdict and "(other turns)" in verdict for verdict in verdicts)
 
 
 def test_rows_on_other_devices_have_no_verdict(tmp_path: Path) -> None:
