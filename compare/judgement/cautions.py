@@ -334,7 +334,7 @@ def _not_interleaved(stored: StoredComparison) -> list[Statement]:
 
 def _out_of_step(stored: StoredComparison) -> list[Statement]:
     """Cautions on rows whose turns were other steps than those of the rows that they took turns with, by row."""
-    found: dict[str, list[int]] = {}
+    repeats_of: dict[str, list[int]] = {}
     for repeat in stored.wall_seconds:
         runs = {row.id: repeats[repeat] for row in stored.comparison.rows if repeat in (repeats := finished_runs(stored, row))}
         spans = {row_id: spans for row_id, run in runs.items() if (spans := slices.spans(run))}
@@ -342,10 +342,10 @@ def _out_of_step(stored: StoredComparison) -> list[Statement]:
             others = [other for other_id, other in spans.items() if other_id != row_id]
             in_common = [span for span in own_spans if any(span in other for other in others)]
             if others and len(in_common) < len(own_spans) / 2:
-                found.setdefault(row_id, []).append(repeat)
+                repeats_of.setdefault(row_id, []).append(repeat)
     return [
         Statement(kind="out_of_step", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
-        for row_id, repeats in found.items()
+        for row_id, repeats in repeats_of.items()
     ]
 
 

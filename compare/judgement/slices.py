@@ -48,7 +48,7 @@ class RatioNoise(NamedTuple):
 
     between_repeats: float
     within_repeats: float
-    """What the noise of the slices of one repeat alone would make of it."""
+    """Part of it that the noise of the slices of one repeat makes alone."""
 
 
 def noise(pairs: Sequence[tuple[RunResult, RunResult]]) -> RatioNoise | None:
