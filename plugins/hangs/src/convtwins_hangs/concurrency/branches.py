@@ -104,7 +104,7 @@ def _watch_numbers(thread: SimulatedThread, frame: CallFrame) -> None:
 
 
 def mark_divergent_numbers(thread: SimulatedThread, assigned: NumberTable, old_numbers: NumberTable) -> None:
-    """ValueMark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
+    """Mark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
 
     A number that was set to another value keeps that value's marks: all ranks may have it from a collective.
 
