@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convtwins_hangs.concurrency import meanings, races, sync_objects
-from convtwins_hangs.concurrency.program import Module, bound_names, decorator_names, last_name, source
+from convtwins_hangs.concurrency.program import Module, assigned_targets, bound_names, decorator_names, last_name, source
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import (
     NO_MARKS,
@@ -237,7 +237,7 @@ class Evaluator(ExecutionState):
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
         value = self.evaluate_at_top(thread, module, statement.value)
-        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+        for target in assigned_targets(statement):
             self.assign(thread, target, value, frame)
         for name, bound_value in frame.names.items():
             names.setdefault(owner + name, bound_value)
