@@ -46,8 +46,7 @@ class SGD:
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         gradients = _for_kernel(self._kernel, gradients, self._variables)
         if not self._settings.momentum:  # torch keeps no buffer then
-            for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
-                torch.add(gradient, variable, alpha=self._settings.weight_decay, out=buffer)
+            self._keep(gradients)
         # Twin: torch's own optimizer has this rule.
         sgd(
             self._variables,
@@ -62,10 +61,31 @@ class SGD:
             **_kernel_options(self._kernel),
         )
 
+    def _keep(self, gradients: list[torch.Tensor]) -> None:
+        """Keep what the formula has as buffers without momentum: the gradients. No update reads them.
+
+        Each kernel here is timed with the update. So none runs, unless the gradients would be others when `state` reads them:
+        weight decay needs the variables before the update, and DistributedDataParallel writes the next gradients into the same
+        memory, of which they are views.
+        """
+        weight_decay = self._settings.weight_decay
+        if weight_decay or any(gradient.untyped_storage().nbytes() != gradient.nbytes for gradient in gradients):
+            gradients = self._decayed(gradients)
+        self._buffers = list(gradients)
+
+    def _decayed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the gradients with weight decay, in memory of their own."""
+        weight_decay = self._settings.weight_decay
+        return [torch.add(*pair, alpha=weight_decay) for pair in zip(gradients, self._variables, strict=True)]
+
+    @torch.no_grad()
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return _values(buffer=self._buffers)
+        if self._settings.momentum or self._settings.weight_decay:
+            return _values(buffer=self._buffers)
+        return _values(buffer=self._decayed(self._buffers))  # a decay of 0 makes 0 of -0, as it does in the formula
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        self._buffers = [torch.zeros_like(variable) for variable in self._variables]  # the former may be gradients
         _assign(values, buffer=self._buffers)
 
 

@@ -41,13 +41,18 @@ def _imported_modules(model: str) -> Iterator[str]:
     """Yield the modules that the loaded modules of the model's package import by absolute name."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)  # none of a folder without __init__.py
-        if _top_level(name) != _top_level(model) or file is None or not file.endswith(".py"):
+        if _top_level(name) != _top_level(model) or file is None:
             continue
         yield from (imported for _, imported in imports_of(Path(file)))
 
 
 def imports_of(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of each module, or name of a module, that a file imports by absolute name."""
+    """Yield (line, name) of each module, or name of a module, that a file of source imports by absolute name.
+
+    A compiled module has no source to read, so it yields nothing.
+    """
+    if file.suffix != ".py":
+        return
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

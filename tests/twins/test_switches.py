@@ -175,6 +175,49 @@ def test_without_momentum_the_buffer_of_every_kernel_is_the_last_gradient(twin: 
     assert built.state()["buffer/0"].tolist() == [2.0, 1.0]
 
 
+@pytest.mark.parametrize("kernel", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_a_buffer_without_momentum_outlives_gradients_in_shared_memory(twin: Twin, kernel: str, weight_decay: float) -> None:
+    """DistributedDataParallel writes the next gradients into the memory of the last ones, in a blank batch too."""
+    if twin.framework != "pytorch":
+        pytest.skip("TensorFlow's tensors never change")
+    settings = spec.Optimizer.model_validate({"name": "sgd", "momentum": 0.0, "weight_decay": weight_decay})
+    variables = [twin.variable(np.array([2.0, -4.0])), twin.variable(np.array([6.0]))]
+    built = twin.optim.build(settings, variables, {"optimizer_kernel": kernel})
+    bucket = twin.tensor(np.array([1.0, -0.0, 3.0]))
+    built.apply([bucket[:2], bucket[2:]], 0.5, 1)
+    bucket.fill_(np.inf)
+    stored = built.state()
+    assert stored["buffer/0"].tolist() == [1.0 + weight_decay * 2.0, -weight_decay * 4.0]
+    assert stored["buffer/1"].tolist() == [3.0 + weight_decay * 6.0]
+    own = [twin.tensor(np.array([7.0, 8.0])), twin.tensor(np.array([9.0]))]
+    built.apply(own, 0.5, 2)
+    built.load_state(stored)
+    assert {name: array.tobytes() for name, array in built.state().items()} == {
+        name: array.tobytes() for name, array in stored.items()
+    }
+    assert [twin.array(gradient).tolist() for gradient in own] == [[7.0, 8.0], [9.0]]  # it loads into memory of its own
+
+
+@pytest.mark.parametrize("kernel", ["foreach", "fused"])
+def test_an_update_without_momentum_runs_the_kernel_of_its_switch_alone(twin: Twin, kernel: str) -> None:
+    if twin.framework != "pytorch":
+        pytest.skip("fused kernels are all that there is")
+    import torch
+
+    settings = spec.Optimizer.model_validate({"name": "sgd", "momentum": 0.0})
+    variables = [twin.variable(np.ones(3)) for _ in range(4)]
+    built = twin.optim.build(settings, variables, {"optimizer_kernel": kernel})
+    gradients = [twin.tensor(np.array([1.0, -0.0, 0.0])) for _ in range(4)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        built.apply(gradients, 0.5, 1)
+    calls = [average.key for average in profile.key_averages()]
+    assert {"foreach": "aten::_foreach_add_", "fused": "aten::_fused_sgd_"}[kernel] in calls
+    assert not {"aten::add", "aten::copy_", "aten::clone"} & set(calls), calls
+    zeros = np.array([1.0, 0.0, 0.0]).tobytes()  # the formula adds a decay of 0, which makes 0 of -0
+    assert all(array.tobytes() == zeros for array in built.state().values())
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_replicas_of_every_level_of_switches_train_as_serial_does(twin: Twin, name: str, native: bool) -> None:

@@ -1,6 +1,7 @@
 """A user's own model module may be wrong in any way. It never ends a command as if its work were done."""
 
 import os
+import py_compile
 import re
 import signal
 import sys
@@ -140,6 +141,14 @@ def test_a_model_that_imports_a_former_address_works_and_the_notice_names_the_ne
     assert {notice.lineno for notice in notices} == {1 + len(source.splitlines())}
     with warnings.catch_warnings(action="error"):  # once is enough
         user_code.module(model)
+
+
+def test_a_compiled_model_without_source_is_imported(own_module: Callable[[str], str], tmp_path: Path) -> None:
+    model, package = own_module("NUMBER = 3"), tmp_path / "ending"
+    py_compile.compile(str(package / "net.py"), cfile=str(package / "net.pyc"), doraise=True)
+    (package / "net.py").unlink()
+    imported = user_code.module(model)
+    assert (imported.NUMBER, Path(str(imported.__file__)).name) == (3, "net.pyc")
 
 
 def test_a_model_that_imports_the_stable_address_gets_no_notice(own_module: Callable[[str], str]) -> None:

@@ -27,10 +27,16 @@ class Ended(NamedTuple):
     code: int
     steps: list[tuple[float, float]]
     """Begin and end of each step."""
+    imported: tuple[float, float]
+    built: tuple[float, float]
+    startup_seconds: float
+    """Seconds from its start until its own clock began."""
     clock_seconds: float
     """Seconds by its own clock, without waiting."""
     launcher_seconds: float
-    """The same by the launcher's."""
+    """The same by the launcher's, from its start to its last line."""
+    paused_seconds: float
+    """Seconds of waiting by the launcher's clock."""
     defect: str | None
     waited_more_seconds: float
     """Seconds of waiting by its own clock, less those by its launcher's."""
@@ -44,13 +50,25 @@ def taker(folder: Path, name: str, seat: Seat) -> Generator[StartedProcess, None
     process = StartedProcess(command, folder / f"{name}.txt", environment=seat.environment)
     try:
         yield from launch.watching(process, watch=lambda: None, hang_seconds=60.0, folder=folder)
-        seconds = time.monotonic() - started - seat.paused_seconds()
     finally:
         launch.stop(process, grace_seconds=0.0)
     lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
-    steps = [(float(begin), float(end)) for number, begin, end in lines if number != "clock"]
-    clock, waited = next(((float(clock), float(waited)) for word, clock, waited in lines if word == "clock"), (0.0, 0.0))
-    return Ended(process.returncode, steps, clock, seconds, seat.defect(), waited - seat.paused_seconds())
+    steps = [(float(begin), float(end)) for number, begin, end in lines if number.isdigit()]
+    said = {word: (float(first), float(second)) for word, first, second in lines if not word.isdigit()}
+    (created, ended), (clock, waited) = said.get("life", (started, started)), said.get("clock", (0.0, 0.0))
+    paused = seat.paused_seconds()
+    return Ended(
+        code=process.returncode,
+        steps=steps,
+        imported=said.get("import", (0.0, 0.0)),
+        built=said.get("build", (0.0, 0.0)),
+        startup_seconds=created - started,
+        clock_seconds=clock,
+        launcher_seconds=ended - started - paused,
+        paused_seconds=paused,
+        defect=seat.defect(),
+        waited_more_seconds=waited - paused,
+    )
 
 
 def ran(folder: Path, *names: str, **options: object) -> list[Ended]:
@@ -73,7 +91,20 @@ def test_no_clock_counts_the_waiting(tmp_path: Path) -> None:
     for process in ran(tmp_path, "1", "2", "3"):
         worked = sum(end - begin for begin, end in process.steps)
         assert worked <= process.clock_seconds < process.launcher_seconds
+        not_counted = process.launcher_seconds - process.clock_seconds - process.startup_seconds
+        assert not_counted < process.paused_seconds / 2, "the launcher's clock counts the waiting"
         assert process.steps[-1][1] - process.steps[0][0] > 2 * worked  # it has waited for two others
+
+
+def test_as_many_as_may_import_at_the_same_time_and_each_builds_alone(tmp_path: Path) -> None:
+    one, other, last = ran(tmp_path, "1meets", "2meets", "3", importing=2)
+    assert [(process.code, len(process.steps)) for process in (one, other, last)] == [(0, STEPS)] * 3
+    assert max(one.imported[0], other.imported[0]) <= min(one.imported[1], other.imported[1])
+    assert last.imported[0] >= max(one.built[1], other.built[1]), "it would be the third process that works"
+    for process in (one, other, last):
+        (begin, end), others = process.built, [each for each in (one, other, last) if each is not process]
+        spans = [span for each in others for span in (each.imported, each.built, *each.steps)]
+        assert all(span[1] <= begin or end <= span[0] for span in spans), "another one worked while it built"
 
 
 def test_on_a_busy_machine_both_clocks_leave_out_the_same_waiting(tmp_path: Path) -> None:

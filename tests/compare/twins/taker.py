@@ -1,5 +1,7 @@
 """A process that takes turns as a run does, without a framework: each step takes a while and is a line of its log.
 
+So are its import and its build, with begin and end.
+
 python -m tests.compare.twins.taker LOG STEPS STEP_SECONDS [FAULT]
 """
 
@@ -57,7 +59,14 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
         os._exit(4)
     if fault == "fails":
         os._exit(5)
+    import_begin = time.monotonic()
+    if fault == "meets":
+        _meet(Path(log))
+    import_end = time.monotonic()
     turns.wait_to_build()
+    build_begin = time.monotonic()
+    time.sleep(10 * step_seconds)
+    build_end = time.monotonic()
     done = 0
     with Path(log).open("w", encoding="utf-8") as file:
         while done < steps:
@@ -70,8 +79,19 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
                 file.flush()
             if fault == "dies":
                 os._exit(3)
-        clock_seconds = stopwatch.clock()
-        file.write(f"clock {clock_seconds} {time.monotonic() - created - clock_seconds}\n")
+        clock_seconds, ended = stopwatch.clock(), time.monotonic()
+        file.write(f"import {import_begin} {import_end}\nbuild {build_begin} {build_end}\n")
+        file.write(f"life {created} {ended}\nclock {clock_seconds} {ended - created - clock_seconds}\n")
+
+
+def _meet(log: Path) -> None:
+    """Wait until two processes import. One that imports alone ends."""
+    log.with_suffix(".imports").touch()
+    deadline = time.monotonic() + 60.0
+    while len(list(log.parent.glob("*.imports"))) < 2:
+        if time.monotonic() > deadline:
+            os._exit(7)
+        time.sleep(0.001)
 
 
 def _watch(child: int) -> None:

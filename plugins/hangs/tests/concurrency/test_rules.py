@@ -91,6 +91,35 @@ def test_ranks_that_part_are_found_and_others_are_not(check: Check, body: str, r
     assert {each.rule for each in check(ranks(body)).findings} == rules
 
 
+FLAG = """
+class Box:
+    pass
+
+box = Box()
+box.flag = {start}
+if {test}:
+    {write}
+if box.flag:
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("write", ["box.flag = {}", "box.flag: object = {}"])
+@pytest.mark.parametrize(
+    ("test", "start", "value", "rules"),
+    [
+        ("time.time() > 9", "False", "True", {"collective-missing"}),  # a branch that is skipped
+        ("config.sync", "False", "True", set()),
+        ("rank == 0", "0", "1", {"collective-missing"}),
+    ],
+)
+def test_an_attribute_that_a_branch_sets_parts_the_ranks_with_an_annotation_too(
+    check: Check, write: str, test: str, start: str, value: str, rules: set[str]
+) -> None:
+    body = FLAG.format(start=start, test=test, write=write.format(value))
+    assert {each.rule for each in check(ranks(body)).findings} == rules
+
+
 STOPS = """
 for epoch in range(9):
     dist.barrier()

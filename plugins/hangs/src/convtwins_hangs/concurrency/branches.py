@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from convtwins_hangs.concurrency import external_code
 from convtwins_hangs.concurrency.control_flow import GraphNode
-from convtwins_hangs.concurrency.program import bound_names, last_name, short_source, stored_names
+from convtwins_hangs.concurrency.program import assigned_targets, bound_names, last_name, short_source, stored_names
 from convtwins_hangs.concurrency.state import USUAL_ITERATIONS, CallFrame, NumberTable, SimulatedThread
 from convtwins_hangs.concurrency.values import (
     NO_MARKS,
@@ -104,7 +104,7 @@ def _watch_numbers(thread: SimulatedThread, frame: CallFrame) -> None:
 
 
 def mark_divergent_numbers(thread: SimulatedThread, assigned: NumberTable, old_numbers: NumberTable) -> None:
-    """ValueMark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
+    """Mark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
 
     A number that was set to another value keeps that value's marks: all ranks may have it from a collective.
 
@@ -138,12 +138,12 @@ def _skip(
         returned = [_approximate(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
         return frame.leave(Unknown(marks=marks_of(returned) | marks))
     assert join is not None
-    assignments = [node.tree for node in nodes if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign))]
+    assignments = [node.tree for node in nodes if node.kind == "do" and assigned_targets(node.tree)]
     attribute_marks = marks
     for _ in range(USUAL_ITERATIONS):  # what is assigned may be used by the next, in whichever order they stand here
         for assignment in assignments:
             value_marks = marks_of([_approximate(thread, frame, assignment.value)]) | marks
-            if any(isinstance(target, ast.Attribute) for target in _targets(assignment)):
+            if any(isinstance(target, ast.Attribute) for target in assigned_targets(assignment)):
                 attribute_marks |= value_marks
             for name in bound_names(assignment):
                 _forget(frame.names, name, value_marks)
@@ -211,25 +211,20 @@ def _number_targets(nodes: Sequence[GraphNode], *, only_counted: bool = False) -
     """
     for node in nodes:
         tree = node.tree
-        if node.kind != "do" or not isinstance(tree, (ast.Assign, ast.AugAssign)):
+        if node.kind != "do" or not (targets := assigned_targets(tree)):
             continue
         is_literal = isinstance(tree.value, ast.Constant) and isinstance(tree.value.value, (int, float))
         if isinstance(tree, ast.AugAssign) or (is_literal and not only_counted):
             yield from bound_names(tree)
-            yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
-
-
-def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:
-    return tree.targets if isinstance(tree, ast.Assign) else [tree.target]
+            yield from (f".{target.attr}" for target in targets if isinstance(target, ast.Attribute))
 
 
 def _stored_attributes(nodes: Sequence[GraphNode]) -> Iterator[ast.Attribute]:
     """Yield the attributes of named objects that any of the nodes assigns."""
     for node in nodes:
-        if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign)):
-            for target in _targets(node.tree):
-                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                    yield target
+        for target in assigned_targets(node.tree) if node.kind == "do" else []:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                yield target
 
 
 def _reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:

@@ -147,7 +147,7 @@ class Calls(Evaluator):
         raise SimulatedError(kinds[choice - 1])
 
     def escape(self, values: Sequence[Value | None]) -> None:
-        """ValueMark all objects reachable from these values as used by external code."""
+        """Mark all objects reachable from these values as used by external code."""
         for value in reachable([value for value in values if value is not None]):
             if isinstance(value, SyncObject):
                 value.has_escaped = True

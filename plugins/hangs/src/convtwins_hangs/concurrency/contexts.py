@@ -1,4 +1,4 @@
-"""`with` statements of an abstract thread.execution."""
+"""`with` statements of an abstract execution."""
 
 from __future__ import annotations
 

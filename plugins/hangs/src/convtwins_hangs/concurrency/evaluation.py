@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convtwins_hangs.concurrency import meanings, races, sync_objects
-from convtwins_hangs.concurrency.program import Module, bound_names, decorator_names, last_name, source
+from convtwins_hangs.concurrency.program import Module, assigned_targets, bound_names, decorator_names, last_name, source
 from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from convtwins_hangs.concurrency.values import (
     NO_MARKS,
@@ -51,7 +51,7 @@ class Evaluator(ExecutionState):
 
     @staticmethod
     def mark_by_name(name: str, value: Value) -> Value:
-        """ValueMark a value as data-dependent if the name of its variable suggests it, and return the value."""
+        """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
         if isinstance(value, Unknown) and not value.dotted and not value.marks & {ValueMark.LOCAL, ValueMark.COLLECTIVE_RESULT}:
             if meanings.is_metric(name):
                 value.marks |= {ValueMark.DATA_DEPENDENT}
@@ -187,7 +187,7 @@ class Evaluator(ExecutionState):
         return (thread.os_process, f"{frame.module.name}.{name}"), namespace
 
     def _with_location(self, location: MemoryLocation, value: Value) -> Value:
-        """ValueMark a number with the location that it was read from, so that writing it back is an update."""
+        """Mark a number with the location that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
             return value
         return replace(value, marks=value.marks | {("read", *location)})
@@ -237,7 +237,7 @@ class Evaluator(ExecutionState):
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
         value = self.evaluate_at_top(thread, module, statement.value)
-        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+        for target in assigned_targets(statement):
             self.assign(thread, target, value, frame)
         for name, bound_value in frame.names.items():
             names.setdefault(owner + name, bound_value)
@@ -469,7 +469,7 @@ class Evaluator(ExecutionState):
         return Unknown(marks=marks_of([container, key]))
 
     def read_item(self, container: Value, key: Value, value: Value) -> Value:
-        """ValueMark an item with the container and key that it was read from, so that writing it back is an update."""
+        """Mark an item with the container and key that it was read from, so that writing it back is an update."""
         return self._with_location(_item_location(container, item_name(key)), value) if isinstance(key, Const) else value
 
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 from convtwins_hangs.concurrency import branches, contexts, invocations, loops
 from convtwins_hangs.concurrency.control_flow import NO_NODE, GraphNode
-from convtwins_hangs.concurrency.program import UNSPECIFIED_ERROR, Root, raised_error
+from convtwins_hangs.concurrency.program import UNSPECIFIED_ERROR, Root, assigned_targets, raised_error
 from convtwins_hangs.concurrency.ranks import RankOperations
 from convtwins_hangs.concurrency.state import (
     BlockingCall,
@@ -249,7 +249,7 @@ def _do(thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
     match tree:
         case ast.Assign() | ast.AnnAssign() if tree.value is not None:
             value = thread.execution.evaluate(thread, tree.value, frame)
-            for target in tree.targets if isinstance(tree, ast.Assign) else [tree.target]:
+            for target in assigned_targets(tree):
                 thread.execution.assign(thread, target, value, frame, tree.value)
         case ast.AugAssign():
             thread.execution.update(thread, tree, frame)

@@ -546,6 +546,19 @@ def raised_error(tree: ast.expr) -> str:
     return last_name(tree.func if isinstance(tree, ast.Call) else tree)
 
 
+def assigned_targets(statement: ast.AST) -> list[ast.expr]:
+    """Return the targets to which a statement assigns, also with an annotation or an operator. Other statements have none."""
+    match statement:
+        case ast.Assign():
+            return statement.targets
+        case ast.AugAssign():
+            return [statement.target]
+        case ast.AnnAssign() if statement.value is not None:
+            return [statement.target]
+        case _:
+            return []
+
+
 def bound_names(statement: ast.stmt) -> list[str]:
     """Return the names that a statement itself binds."""
     match statement:
@@ -614,11 +627,6 @@ def _is_lock(item: ast.withitem) -> bool:
 
 
 def _assigns_shared(tree: ast.AST) -> bool:
-    targets: list[Any] = []
-    if isinstance(tree, ast.Assign):
-        targets = list(tree.targets)
-    elif isinstance(tree, ast.AugAssign):
-        targets = [tree.target]
-    return any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets) or (
+    return any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in assigned_targets(tree)) or (
         isinstance(tree, ast.AugAssign) and isinstance(tree.target, ast.Name) and isinstance(tree.target.ctx, ast.Store)
     )

@@ -102,7 +102,7 @@ class RankOperations(Calls):
         return CollectiveCall(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _apply_result(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
-        """ValueMark what all ranks have in common after a collective, and return the call's value.
+        """Mark what all ranks have in common after a collective, and return the call's value.
 
         Args:
             objects: items of the root's list, which all ranks have afterwards.
@@ -226,7 +226,7 @@ def _joined(members: Sequence[int] | None) -> str:
 
 
 def _mark_shared(tensor: Value) -> None:
-    """ValueMark the values that the root built a broadcast tensor from as equal on all ranks."""
+    """Mark the values that the root built a broadcast tensor from as equal on all ranks."""
     pending = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
     while pending:
         source = pending.pop()
@@ -241,7 +241,7 @@ def _clear_own_marks(value: Value) -> None:
 
 
 def mark_identical(value: Value) -> None:
-    """ValueMark a value and its contents as equal on all ranks."""
+    """Mark a value and its contents as equal on all ranks."""
     _clear_own_marks(value)
     if isinstance(value, Unknown):
         for name in [attribute for attribute in value.attributes if attribute.startswith(("[", "?"))]:
