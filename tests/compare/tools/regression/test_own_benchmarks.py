@@ -196,3 +196,22 @@ def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> Non
     assert report["search"]["outcome"] == "one of several" and ended.exit_code == 5
     assert report["suspects"] == [git(repository, "rev-parse", name) for name in ("HEAD~1", "HEAD")]
     assert report["search"]["trials"][0]["verdict"] == "bad" and worktrees(repository) == 1
+
+
+def test_both_sides_have_the_statistic_that_the_heads_marker_names(tmp_path: Path) -> None:
+    """The least of the new side beside the median of the old one would hide a slowdown."""
+    rounds = own_suite.SUITE.replace("CLOCK.factor * cost(name)", "CLOCK.factor * cost(name) * next(SIZES)").replace(
+        "CLOCK = Clock()", "CLOCK = Clock()\nSIZES = __import__('itertools').cycle([1.0, 1.0, 1.25, 1.25, 1.25])"
+    )
+    marked = rounds.replace("@pytest.mark.benchmark", '@pytest.mark.convtwins(metric="min")\n@pytest.mark.benchmark')
+    repository = project(tmp_path / "project", **{"bench/test_work.py": rounds})
+    commit(repository, "slower", {"src/work.py": SLOWER, "bench/test_work.py": marked})
+    out = tmp_path / "out"
+    code, report = judged(regress(repository, "--interleaved", "HEAD~1", "--repeats", 5, "--out", out, "--json"))
+    assert code == 3 and verdicts(report) == {PARSE: "regression", WRITE: "no change shown"}
+    assert sorted(each["change"]["value"] for each in report["changes"]) == pytest.approx([1.0, 1.2])
+    files = [sorted((out / "runs").glob(f"{side}-*.json")) for side in ("base", "head")]
+    for side, paths in zip(("before", "now"), files, strict=True):
+        trees.write(tmp_path / side, {path.name: path.read_text() for path in paths})
+    stored = json.loads(convtwins("regress", tmp_path / "before", tmp_path / "now", "--json").stdout)
+    assert verdicts(stored) == verdicts(report)
