@@ -11,7 +11,8 @@ Each benchmark of pytest-benchmark gets facts under `extra_info["convtwins"]`:
 | `cores_taken` | cores that other work took from those that the benchmark used. None: the system does not say |
 | `cores_stolen` | cores that the hypervisor took |
 | `side`, `pair`, `place` | in a run of `regress` or `bisect`: `base` or `head`, its pair, 0 if it came first, else 1 |
-| `limit`, `metric`, `fail_when_faster` | those of its marker |
+| `limit`, `metric`, `fail_when_faster` | what its markers say, and nothing else |
+| `marked` | true if it has a marker |
 
 After the table of pytest-benchmark each benchmark has one line: how many times as long it took as in the stored files of the
 commit before. The fixture `paired` lets two callables take turns, see `Paired`.
@@ -169,6 +170,7 @@ class BenchmarkRecorder:
         if root := self.run.get("root"):
             facts = output_json["machine_info"].setdefault(KEY, {})
             facts["imported_from_elsewhere"] = imported_from_elsewhere(Path(root))
+            facts["of_caller"] = imported_from(Path(self.run["callers_root"])) if self.run.get("callers_root") else {}
 
 
 def _set_taken(notes: dict[str, Any], taken: tuple[float, float] | None) -> None:
@@ -177,21 +179,24 @@ def _set_taken(notes: dict[str, Any], taken: tuple[float, float] | None) -> None
 
 
 def limits(item: pytest.Item) -> dict[str, Any]:
-    """Return the limit, the metric and `fail_when_faster` of a test's marker."""
-    marker = item.get_closest_marker("convtwins")
-    if marker is None:
-        return {}
-    values: dict[str, Any] = {"limit": 0.05, "metric": "median", "fail_when_faster": False, **marker.kwargs}
+    """Return what the markers of a test say: the limit, the metric and `fail_when_faster`, and that it is `marked`.
+
+    A marker of the test comes before those of its class and its module. What none of them says is left out.
+    """
+    values: dict[str, Any] = {}
     where = f"{item.nodeid}: the marker convtwins takes limit, metric and fail_when_faster."
-    if marker.args or len(values) > 3:
-        raise pytest.UsageError(f"{where} Received: {(*marker.args, *marker.kwargs)}. Use e.g. convtwins(limit='5%').")
-    if values["metric"] not in METRICS:
+    for marker in reversed([*item.iter_markers("convtwins")]):
+        if marker.args or not marker.kwargs.keys() <= {"limit", "metric", "fail_when_faster"}:
+            raise pytest.UsageError(f"{where} Received: {(*marker.args, *marker.kwargs)}. Use e.g. convtwins(limit='5%').")
+        values |= {"marked": True, **marker.kwargs}
+    if values.get("metric", "median") not in METRICS:
         raise pytest.UsageError(f"{where} Received: metric={values['metric']!r}. Use one of {', '.join(METRICS)}.")
     try:
-        limit = fraction(values["limit"])
+        limit = {"limit": fraction(values["limit"])} if "limit" in values else {}
     except (TypeError, ValueError):
         raise pytest.UsageError(f"{where} Received: limit={values['limit']!r}. Use a fraction, 0.05, or '5%'.") from None
-    return {**values, "limit": limit, "fail_when_faster": bool(values["fail_when_faster"])}
+    faster = {"fail_when_faster": bool(values["fail_when_faster"])} if "fail_when_faster" in values else {}
+    return {**values, **limit, **faster}
 
 
 def fraction(value: float | str) -> float:
@@ -219,6 +224,13 @@ def imported_from_elsewhere(root: Path) -> dict[str, str]:
             if file and not Path(file).resolve().is_relative_to(root):
                 elsewhere[name] = file
     return elsewhere
+
+
+def imported_from(folder: Path) -> dict[str, str]:
+    """Return the modules that were imported from a folder, with their files."""
+    folder = folder.resolve()
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    return {name: file for name, file in files.items() if file and Path(file).resolve().is_relative_to(folder)}
 
 
 class BaselineVerdict(NamedTuple):
@@ -329,7 +341,7 @@ def _verdict(
 ) -> BaselineVerdict:
     ratio, low, high, _ = estimate
     limit = candidate.notes.get("limit", 0.05)
-    is_marked = "limit" in candidate.notes
+    is_marked = bool(candidate.notes.get("marked"))
     beside = f"times {commit[:8]}"
     if math.isnan(ratio):
         return BaselineVerdict(f"{candidate.name}: cannot tell, {commit[:8]} has no such benchmark", fails=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.statistics import statistics
+from compare.tools.regression import benchmark_files
 from convtwins import pytest_plugin
 from convtwins.pytest_plugin import Paired
 from tests.compare.tools.regression.own_suite import FILES, SLOWER, notes_of, run_pytest
@@ -76,6 +77,40 @@ def test_a_marker_that_cannot_be_read_ends_the_session(tmp_path: Path, marker: s
     assert done.exit_code != 0 and "Received" in done.output and "convtwins takes limit" in done.output
 
 
+MARKED = """
+import pytest
+pytestmark = pytest.mark.convtwins(limit="10%")
+@pytest.mark.convtwins(metric="min")
+def test_of_both(benchmark):
+    benchmark.pedantic(sum, args=([1],))
+def test_of_the_module(benchmark):
+    benchmark.pedantic(sum, args=([1],))
+"""
+
+
+def test_markers_add_up_and_say_only_what_is_written(tmp_path: Path) -> None:
+    metric_alone = MARKED.replace('pytestmark = pytest.mark.convtwins(limit="10%")', "")
+    trees.write(tmp_path, {"test_a.py": MARKED, "test_b.py": metric_alone})
+    run_pytest(tmp_path, "test_a.py", "test_b.py", "-q", "--benchmark-json=a.json").succeeded()
+    benchmarks = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
+    notes = {each["fullname"]: each["extra_info"]["convtwins"] for each in benchmarks}
+    written = {
+        name: {key: value for key, value in each.items() if key in ("limit", "metric", "fail_when_faster", "marked")}
+        for name, each in notes.items()
+    }
+    assert written == {
+        "test_a.py::test_of_both": {"limit": 0.1, "metric": "min", "marked": True},
+        "test_a.py::test_of_the_module": {"limit": 0.1, "marked": True},
+        "test_b.py::test_of_both": {"metric": "min", "marked": True},
+        "test_b.py::test_of_the_module": {},
+    }
+    # The limit of the command counts where no marker has one.
+    limits = {name: subject.limit for name, subject in benchmark_files.read(tmp_path / "a.json").subjects.items()}
+    assert limits == {"test_a.py::test_of_both": 0.1, "test_a.py::test_of_the_module": 0.1} | dict.fromkeys(
+        ["test_b.py::test_of_both", "test_b.py::test_of_the_module"]
+    )
+
+
 def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path: Path) -> None:
     suite = "def test_a(benchmark):\n    benchmark.extra_info['mine'] = 1\n    benchmark.pedantic(sum, args=([1],))\n"
     trees.write(tmp_path, {"test_a.py": suite + "\ndef test_b(benchmark):\n    benchmark(sum, [1])\n"})
@@ -86,7 +121,8 @@ def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path:
     assert all(each["cores_taken"] >= 0.0 and each["pair"] == 3 and each["side"] == "head" for each in notes.values())
     first, _ = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
     assert first["extra_info"]["mine"] == 1
-    run_pytest(tmp_path, "test_a.py", "-q", "-p", "no:benchmark").output  # noqa: B018 (it ends without pytest-benchmark too)
+    done = run_pytest(tmp_path, "test_a.py", "-q", "-p", "no:benchmark")  # its tests then lack their fixture, and no more
+    assert done.exit_code == 1 and "INTERNALERROR" not in done.output and "fixture 'benchmark' not found" in done.output
 
 
 def test_other_work_is_what_the_machine_did_beyond_this_process(tmp_path: Path) -> None:
