@@ -230,6 +230,7 @@ def imported_from(folder: Path) -> dict[str, str]:
     """Return the modules that were imported from a folder, with their files."""
     folder = folder.resolve()
     files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    files.pop(__name__, None)  # this plug-in: the same file on both sides
     return {name: file for name, file in files.items() if file and Path(file).resolve().is_relative_to(folder)}
 
 
