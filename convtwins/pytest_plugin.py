@@ -50,6 +50,8 @@ _DISTURBED_FROM = 0.15
 """Cores that other work took, above which a time does not count, as in `common.machine.interference`."""
 _LEAST_FILES = 5
 """Fewest stored files for a verdict."""
+_MOST_FILES = 100
+"""Newest stored files that are read. A storage grows with each session, and each file is read when a session ends."""
 _TURN_SECONDS = 0.005
 """Least time of a callable's turn. The clock and the loop around the calls then hardly count."""
 
@@ -265,9 +267,14 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     if not benchmarks or not hasattr(session.storage, "path"):  # another storage is a server
         return []
     commit: dict[str, Any] = config.hook.pytest_benchmark_generate_commit_info(config=config)
-    baseline = _baseline([values for _, values in session.storage.load()], commit)
+    files, odd_files = stored_files(session.storage)
+    odd = [
+        BaselineVerdict(f"{file} is no whole file of pytest-benchmark, and does not count. Remove it.", fails=False)
+        for file in odd_files
+    ]
+    baseline = _baseline(files, commit)
     if baseline is None:
-        return []
+        return odd
     commit_id, files = baseline
     candidates: list[_Candidate] = []
     for entry in benchmarks:
@@ -280,10 +287,57 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     adjusted, largest = dict[int, float](), 0.0
     for rank, (p, place) in enumerate(tested):
         adjusted[place] = largest = max(largest, min((len(tested) - rank) * p, 1.0))
-    return [
+    return odd + [
         _verdict(candidate, estimate, adjusted.get(place), commit_id)
         for place, (candidate, estimate) in enumerate(zip(candidates, estimates, strict=True))
     ]
+
+
+def stored_files(storage: Any) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Return the newest stored files, at most `_MOST_FILES`, and the paths of those that are no whole files."""
+    # pytest-benchmark numbers its files from 0001 and orders them by their names.
+    paths = [path for path in storage.query("*") if path.name[:4].isdigit()][-_MOST_FILES:]
+    files: list[dict[str, Any]] = []
+    odd: list[Path] = []
+    for path in paths:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            values = None
+        if _is_whole(values):
+            files.append(values)
+        else:
+            odd.append(path)
+    return files, odd
+
+
+def _is_whole(values: Any) -> bool:
+    """Return whether a stored file has all that a baseline needs, in its types."""
+    if not isinstance(values, dict) or not isinstance(values.get("datetime"), str):
+        return False
+    if not all(isinstance(values.get(name) or {}, dict) for name in ("machine_info", "commit_info")):
+        return False
+    commit, benchmarks = (values.get("commit_info") or {}).get("id"), values.get("benchmarks")
+    return isinstance(commit, str | None) and isinstance(benchmarks, list) and all(map(_is_whole_benchmark, benchmarks))
+
+
+def _is_whole_benchmark(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("fullname"), str) or not isinstance(entry.get("stats"), dict):
+        return False
+    extra = entry.get("extra_info") or {}
+    notes = (extra.get(KEY) or {}) if isinstance(extra, dict) else None
+    if not isinstance(notes, dict):
+        return False
+    taken = [notes.get(name) or 0.0 for name in ("cores_taken", "cores_stolen")]
+    return all(map(_is_number, [*taken, *(entry["stats"].get(metric) for metric in METRICS)]))
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value of a JSON file is a finite float or integer. A Boolean is none."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
@@ -308,7 +362,7 @@ def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[
 def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float]:
     """Yield the figure of a benchmark in a stored file, unless other work disturbed it."""
     for entry in file["benchmarks"]:
-        notes = entry.get("extra_info", {}).get(KEY, {})
+        notes = (entry.get("extra_info") or {}).get(KEY) or {}
         taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
         if entry["fullname"] == fullname and taken <= _DISTURBED_FROM and entry["stats"][metric] > 0:
             yield float(entry["stats"][metric])

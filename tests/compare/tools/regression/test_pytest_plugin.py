@@ -2,10 +2,12 @@
 
 import json
 import math
+import platform
 import sys
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.storage.file import FileStorage
 
 from compare.statistics import statistics
 from compare.tools.regression import benchmark_files
@@ -68,6 +70,44 @@ def test_a_gain_fails_where_the_marker_says_so_and_few_files_tell_nothing(tmp_pa
         values["machine_info"]["node"] = "another host"
         file.write_text(json.dumps(values))
     assert "stored files" not in run_pytest(repository, *BENCH).succeeded().stdout
+
+
+WHOLE = {
+    "machine_info": {"node": platform.node(), "python_version": platform.python_version()},
+    "commit_info": {"id": "a" * 40, "dirty": False},
+    "benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, 1.0), "extra_info": {}}],
+    "datetime": "2026-01-01T00:00:00",
+}
+ODD = {
+    "no datetime": {key: value for key, value in WHOLE.items() if key != "datetime"},
+    "a list": [1],
+    "a number as the commit": WHOLE | {"commit_info": 3},
+    "a list as the id of the commit": WHOLE | {"commit_info": {"id": []}},
+    "no benchmarks": WHOLE | {"benchmarks": None},
+    "no name": WHOLE | {"benchmarks": [{"stats": dict.fromkeys(pytest_plugin.METRICS, 1.0)}]},
+    "no minimum": WHOLE | {"benchmarks": [{"fullname": "a", "stats": {"median": 1.0}}]},
+    "words": WHOLE | {"benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, "1.5")}]},
+    "a large integer": WHOLE | {"benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, 10**400)}]},
+    "words as cores": WHOLE | {"benchmarks": [WHOLE["benchmarks"][0] | {"extra_info": {"convtwins": {"cores_taken": "many"}}}]},
+}
+
+
+def test_odd_stored_files_are_named_and_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "stored"
+    contents = [*map(json.dumps, [WHOLE, *ODD.values()]), "{", 100_000 * "[", "not json"]
+    trees.write(folder, {f"{number:04}_a.json": content for number, content in enumerate(contents, 1)})
+    trees.write(folder, {"notes.json": "{}"})  # pytest-benchmark passes it over, too
+    files, odd = pytest_plugin.stored_files(FileStorage(folder, logger=None))
+    assert files == [WHOLE] and [path.name[:4] for path in odd] == [f"{number:04}" for number in range(2, len(contents) + 1)]
+    trees.write(tmp_path, {"test_a.py": "def test_a(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n"})
+    done = run_pytest(tmp_path, "test_a.py", "-q", f"--benchmark-storage=file://{folder}").succeeded()
+    assert done.stdout.count("is no whole file of pytest-benchmark") == len(odd) and "INTERNALERROR" not in done.output
+
+
+def test_only_the_newest_stored_files_are_read(tmp_path: Path) -> None:
+    trees.write(tmp_path / "here", {f"{number:04}_a.json": WHOLE | {"number": number} for number in range(1, 121)})
+    files, odd = pytest_plugin.stored_files(FileStorage(tmp_path, logger=None))
+    assert [file["number"] for file in files] == [*range(21, 121)] and not odd
 
 
 @pytest.mark.parametrize("marker", ["limit='much'", "limit=-1", "metric='median2'", "threshold=1", "'5%'"])
