@@ -11,7 +11,8 @@ Each benchmark of pytest-benchmark gets facts under `extra_info["convtwins"]`:
 | `cores_taken` | cores that other work took from those that the benchmark used. None: the system does not say |
 | `cores_stolen` | cores that the hypervisor took |
 | `side`, `pair`, `place` | in a run of `regress` or `bisect`: `base` or `head`, its pair, 0 if it came first, else 1 |
-| `limit`, `metric`, `fail_when_faster` | those of its marker |
+| `limit`, `metric`, `fail_when_faster` | what its markers say, and nothing else |
+| `marked` | true if it has a marker |
 
 After the table of pytest-benchmark each benchmark has one line: how many times as long it took as in the stored files of the
 commit before. The fixture `paired` lets two callables take turns, see `Paired`.
@@ -49,6 +50,8 @@ _DISTURBED_FROM = 0.15
 """Cores that other work took, above which a time does not count, as in `common.machine.interference`."""
 _LEAST_FILES = 5
 """Fewest stored files for a verdict."""
+_MOST_FILES = 100
+"""Newest stored files that are read. A storage grows with each session, and each file is read when a session ends."""
 _TURN_SECONDS = 0.005
 """Least time of a callable's turn. The clock and the loop around the calls then hardly count."""
 
@@ -169,6 +172,7 @@ class BenchmarkRecorder:
         if root := self.run.get("root"):
             facts = output_json["machine_info"].setdefault(KEY, {})
             facts["imported_from_elsewhere"] = imported_from_elsewhere(Path(root))
+            facts["of_caller"] = imported_from(Path(self.run["callers_root"])) if self.run.get("callers_root") else {}
 
 
 def _set_taken(notes: dict[str, Any], taken: tuple[float, float] | None) -> None:
@@ -177,21 +181,24 @@ def _set_taken(notes: dict[str, Any], taken: tuple[float, float] | None) -> None
 
 
 def limits(item: pytest.Item) -> dict[str, Any]:
-    """Return the limit, the metric and `fail_when_faster` of a test's marker."""
-    marker = item.get_closest_marker("convtwins")
-    if marker is None:
-        return {}
-    values: dict[str, Any] = {"limit": 0.05, "metric": "median", "fail_when_faster": False, **marker.kwargs}
+    """Return what the markers of a test say: the limit, the metric and `fail_when_faster`, and that it is `marked`.
+
+    A marker of the test comes before those of its class and its module. What none of them says is left out.
+    """
+    values: dict[str, Any] = {}
     where = f"{item.nodeid}: the marker convtwins takes limit, metric and fail_when_faster."
-    if marker.args or len(values) > 3:
-        raise pytest.UsageError(f"{where} Received: {(*marker.args, *marker.kwargs)}. Use e.g. convtwins(limit='5%').")
-    if values["metric"] not in METRICS:
+    for marker in reversed([*item.iter_markers("convtwins")]):
+        if marker.args or not marker.kwargs.keys() <= {"limit", "metric", "fail_when_faster"}:
+            raise pytest.UsageError(f"{where} Received: {(*marker.args, *marker.kwargs)}. Use e.g. convtwins(limit='5%').")
+        values |= {"marked": True, **marker.kwargs}
+    if values.get("metric", "median") not in METRICS:
         raise pytest.UsageError(f"{where} Received: metric={values['metric']!r}. Use one of {', '.join(METRICS)}.")
     try:
-        limit = fraction(values["limit"])
+        limit = {"limit": fraction(values["limit"])} if "limit" in values else {}
     except (TypeError, ValueError):
         raise pytest.UsageError(f"{where} Received: limit={values['limit']!r}. Use a fraction, 0.05, or '5%'.") from None
-    return {**values, "limit": limit, "fail_when_faster": bool(values["fail_when_faster"])}
+    faster = {"fail_when_faster": bool(values["fail_when_faster"])} if "fail_when_faster" in values else {}
+    return {**values, **limit, **faster}
 
 
 def fraction(value: float | str) -> float:
@@ -219,6 +226,14 @@ def imported_from_elsewhere(root: Path) -> dict[str, str]:
             if file and not Path(file).resolve().is_relative_to(root):
                 elsewhere[name] = file
     return elsewhere
+
+
+def imported_from(folder: Path) -> dict[str, str]:
+    """Return the modules that were imported from a folder, with their files."""
+    folder = folder.resolve()
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    files.pop(__name__, None)  # this plug-in: the same file on both sides
+    return {name: file for name, file in files.items() if file and Path(file).resolve().is_relative_to(folder)}
 
 
 class BaselineVerdict(NamedTuple):
@@ -252,9 +267,14 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     if not benchmarks or not hasattr(session.storage, "path"):  # another storage is a server
         return []
     commit: dict[str, Any] = config.hook.pytest_benchmark_generate_commit_info(config=config)
-    baseline = _baseline([values for _, values in session.storage.load()], commit)
+    files, odd_files = stored_files(session.storage)
+    odd = [
+        BaselineVerdict(f"{file} is no whole file of pytest-benchmark, and does not count. Remove it.", fails=False)
+        for file in odd_files
+    ]
+    baseline = _baseline(files, commit)
     if baseline is None:
-        return []
+        return odd
     commit_id, files = baseline
     candidates: list[_Candidate] = []
     for entry in benchmarks:
@@ -267,10 +287,57 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     adjusted, largest = dict[int, float](), 0.0
     for rank, (p, place) in enumerate(tested):
         adjusted[place] = largest = max(largest, min((len(tested) - rank) * p, 1.0))
-    return [
+    return odd + [
         _verdict(candidate, estimate, adjusted.get(place), commit_id)
         for place, (candidate, estimate) in enumerate(zip(candidates, estimates, strict=True))
     ]
+
+
+def stored_files(storage: Any) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Return the newest stored files, at most `_MOST_FILES`, and the paths of those that are no whole files."""
+    # pytest-benchmark numbers its files from 0001 and orders them by their names.
+    paths = [path for path in storage.query("*") if path.name[:4].isdigit()][-_MOST_FILES:]
+    files: list[dict[str, Any]] = []
+    odd: list[Path] = []
+    for path in paths:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            values = None
+        if _is_whole(values):
+            files.append(values)
+        else:
+            odd.append(path)
+    return files, odd
+
+
+def _is_whole(values: Any) -> bool:
+    """Return whether a stored file has all that a baseline needs, in its types."""
+    if not isinstance(values, dict) or not isinstance(values.get("datetime"), str):
+        return False
+    if not all(isinstance(values.get(name) or {}, dict) for name in ("machine_info", "commit_info")):
+        return False
+    commit, benchmarks = (values.get("commit_info") or {}).get("id"), values.get("benchmarks")
+    return isinstance(commit, str | None) and isinstance(benchmarks, list) and all(map(_is_whole_benchmark, benchmarks))
+
+
+def _is_whole_benchmark(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("fullname"), str) or not isinstance(entry.get("stats"), dict):
+        return False
+    extra = entry.get("extra_info") or {}
+    notes = (extra.get(KEY) or {}) if isinstance(extra, dict) else None
+    if not isinstance(notes, dict):
+        return False
+    taken = [notes.get(name) or 0.0 for name in ("cores_taken", "cores_stolen")]
+    return all(map(_is_number, [*taken, *(entry["stats"].get(metric) for metric in METRICS)]))
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value of a JSON file is a finite float or integer. A Boolean is none."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
@@ -295,7 +362,7 @@ def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[
 def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float]:
     """Yield the figure of a benchmark in a stored file, unless other work disturbed it."""
     for entry in file["benchmarks"]:
-        notes = entry.get("extra_info", {}).get(KEY, {})
+        notes = (entry.get("extra_info") or {}).get(KEY) or {}
         taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
         if entry["fullname"] == fullname and taken <= _DISTURBED_FROM and entry["stats"][metric] > 0:
             yield float(entry["stats"][metric])
@@ -329,7 +396,7 @@ def _verdict(
 ) -> BaselineVerdict:
     ratio, low, high, _ = estimate
     limit = candidate.notes.get("limit", 0.05)
-    is_marked = "limit" in candidate.notes
+    is_marked = bool(candidate.notes.get("marked"))
     beside = f"times {commit[:8]}"
     if math.isnan(ratio):
         return BaselineVerdict(f"{candidate.name}: cannot tell, {commit[:8]} has no such benchmark", fails=False)

@@ -534,6 +534,7 @@ TEMPLATES: Templates = {
     "other_work": "{name}: the {what} changed, so these runs do not compute what they did before.",
     "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
     "without_partner": "{name}: {figures:figure} left over when runs were paired, not counted ({metric}).",
+    "limit_changed": "{name}: the marker's limit was {baseline} and is {candidate}. The candidate's counts.",
     "medians_differ": "{name}: the medians of the {side}'s files differ by up to {times:.1f} times.",
     "unreliable_runs": lambda values: f"{values['name']}: {unreliable_words(values)} Their times do not count.",
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",

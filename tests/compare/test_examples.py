@@ -1,10 +1,12 @@
 """The files that users copy or build: the example workflow, the action that it uses, and the Dockerfile."""
 
+import json
 import os
 import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ import typer
 import yaml
 
 from compare.__main__ import MODULES, app
-from tests.support import processes
+from tests.support import processes, trees
 
 PROJECT = Path(__file__).parents[2]
 WORKFLOW = PROJECT / "docs" / "examples" / "regression.yml"
 BENCHMARKS = WORKFLOW.with_name("benchmarks.yml")
 ACTION = PROJECT / "action.yml"
+PLACEHOLDER = "OWNER/convtwins@COMMIT"
+"""Stands for the action in a workflow of another project."""
 DOCKERFILE = PROJECT / "Dockerfile"
 
 
@@ -67,7 +71,7 @@ def test_the_workflow_has_the_history_and_the_action_the_summary_and_the_artifac
 
 @pytest.mark.parametrize(("path", "count"), [(WORKFLOW, 1), (BENCHMARKS, 1), (ACTION, 2)])
 def test_every_action_of_others_is_pinned_to_a_commit_and_says_its_version(path: Path, count: int) -> None:
-    uses = [found for found in re.findall(r"uses: (\S+)(.*)", path.read_text()) if found[0] != "./"]
+    uses = [found for found in re.findall(r"uses: (\S+)(.*)", path.read_text()) if found[0] not in ("./", PLACEHOLDER)]
     assert len(uses) == count
     for name, comment in uses:
         assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v\d+\.\d+\.\d+", comment)
@@ -116,6 +120,7 @@ def test_the_action_writes_the_verdict_to_the_summary_and_passes_the_exit_code_o
 def test_the_action_measures_benchmarks_without_a_framework_and_without_the_proof(tmp_path: Path) -> None:
     checkout, regress = job(BENCHMARKS)
     assert checkout["with"]["fetch-depth"] == 0 and set(regress["with"]) <= set(action()["inputs"])
+    assert regress["uses"] == PLACEHOLDER  # another project has no action.yml
     command = tmp_path / "convtwins" / "bin" / "convtwins"
     command.parent.mkdir(parents=True)
     command.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\n')
@@ -131,27 +136,59 @@ def test_the_action_measures_benchmarks_without_a_framework_and_without_the_proo
     assert "convtwins[" not in step_of("Set up for benchmarks")["run"]
 
 
-def test_the_verdict_is_one_comment_that_is_updated_in_place(tmp_path: Path) -> None:
-    gh = tmp_path / "bin" / "gh"
-    gh.parent.mkdir()
-    gh.write_text('#!/bin/sh\necho "$@" >> calls\ncase "$*" in *--paginate*) cat ids;; esac\n')
+GH = """#!/usr/bin/env python3
+# Lists the comments that the filter of --jq selects, as gh does. It knows two conditions: a login, and how a comment begins.
+import json, pathlib, re, sys
+with open("calls", "a") as calls:
+    print(*sys.argv[1:], file=calls)
+if "--paginate" in sys.argv:
+    query = sys.argv[sys.argv.index("--jq") + 1]
+    login, start = re.search(r'user.login == "(.*?)"', query), re.search(r'startswith[(]"(.*?)"', query)
+    for comment in json.loads(pathlib.Path("comments.json").read_text()):
+        if (not login or comment["user"]["login"] == login[1]) and (not start or comment["body"].startswith(start[1])):
+            print(comment["id"])
+"""
+
+
+def commented(folder: Path, comments: Sequence[tuple[int, str, str]], report: str | None) -> tuple[str, str]:
+    """Run the step that comments. Returns its last call of gh, and the comment.
+
+    Args:
+        comments: (id, login, body) of each comment of the pull request.
+        report: what regress has written. None: it was not started.
+    """
+    gh = trees.write(folder, {"bin/gh": GH}) / "bin" / "gh"
     gh.chmod(0o755)
-    (tmp_path / "convtwins-regress.md").write_text("No regression.\n")
+    listed = [{"id": number, "user": {"login": login}, "body": body} for number, login, body in comments]
+    trees.write(folder, {"comments.json": json.dumps(listed)} | ({} if report is None else {"convtwins-regress.md": report}))
     script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_of("Comment")["run"]]
     given = {
-        "RUNNER_TEMP": str(tmp_path),
+        "RUNNER_TEMP": str(folder),
         "GITHUB_REPOSITORY": "a/b",
         "NUMBER": "7",
         "PATH": f"{gh.parent}:{os.environ['PATH']}",
     }
-    for ids, call in (
-        ("", "--method POST repos/a/b/issues/7/comments"),
-        ("12\n", "--method PATCH repos/a/b/issues/comments/12"),
-    ):
-        (tmp_path / "ids").write_text(ids)
-        processes.run(script, folder=tmp_path, **given).succeeded()
-        assert call in (tmp_path / "calls").read_text().splitlines()[-1]
-    assert (tmp_path / "convtwins-comment.md").read_text() == "<!-- convtwins verdict -->\nNo regression.\n"
+    processes.run(script, folder=folder, **given).succeeded()
+    return (folder / "calls").read_text().splitlines()[-1], (folder / "convtwins-comment.md").read_text()
+
+
+def test_the_verdict_is_one_comment_that_is_updated_in_place(tmp_path: Path) -> None:
+    first = "<!-- convtwins verdict -->"
+    others = [(10, "somebody", f"{first}\nquoted"), (11, "github-actions[bot]", "of another step")]
+    call, body = commented(tmp_path, others, "No regression.\n")
+    assert "--method POST repos/a/b/issues/7/comments" in call and body == f"{first}\nNo regression.\n"
+    call, _ = commented(tmp_path, [*others, (12, "github-actions[bot]", f"{first}\nold")], "No regression.\n")
+    assert "--method PATCH repos/a/b/issues/comments/12" in call
+
+
+def test_a_comment_never_keeps_an_old_verdict_and_has_whole_lines(tmp_path: Path) -> None:
+    _, body = commented(tmp_path / "failed", [], None)
+    assert "Nothing was measured" in body
+    row = "| größer | 1.2 |"
+    _, body = commented(tmp_path / "long", [], f"{row}\n" * 5000)
+    lines = body.splitlines()
+    assert {*lines[1:-2]} == {row} and "summary" in lines[-1] and 50_000 < len(body.encode()) < 65_536
+    assert "head.repo.fork" in step_of("Comment")["if"]
 
 
 def hadolint() -> str:

@@ -21,6 +21,8 @@ from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject, 
 
 MACHINE_KEY = "convtwins"
 """Key of this suite's facts: in `machine_info` of a file, and in `extra_info` of a benchmark, see `convtwins.pytest_plugin`."""
+STATISTICS = ("median", "mean", "min", "max", "q1", "q3")
+"""Statistics of the rounds that a marker may name, see `convtwins.pytest_plugin`."""
 PLAN_FILE, RUNS_FOLDER = "benchmarks.json", "runs"
 
 
@@ -94,7 +96,8 @@ def _benchmark_subjects(benchmarks: Sequence[dict[str, Any]]) -> Iterator[Measur
 
 def _benchmark_subject(values: dict[str, Any], suffix: str) -> MeasuredSubject:
     stats, notes = values["stats"], (values.get("extra_info") or {}).get(MACHINE_KEY) or {}
-    overall = Spread(median=stats[notes.get("metric") or "median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
+    statistic = notes.get("metric") or "median"
+    overall = Spread(median=stats[statistic], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
     is_disturbed = taken > DISTURBED_FROM
     metric = FIGURE if notes.get("is_figure") else SECONDS
@@ -102,6 +105,8 @@ def _benchmark_subject(values: dict[str, Any], suffix: str) -> MeasuredSubject:
         id=values["fullname"] + suffix,
         name=values["name"] + suffix,
         samples={metric: {0: overall.median}},
+        statistic=statistic,
+        statistics={name: {0: stats[name]} for name in STATISTICS if name in stats},
         spreads={metric: overall},
         unreliable_repeats={0: "disturbed"} if is_disturbed else {},
         cores_taken={0: taken} if is_disturbed else {},
@@ -149,13 +154,22 @@ def merge_repeats(source: Path, files: Mapping[int, Measurement]) -> Measurement
 
 
 def _merged(subjects: Mapping[int, MeasuredSubject]) -> MeasuredSubject:
-    """One benchmark of several files. The newest file says its limit."""
+    """One benchmark of several files. The newest file says its limit and its statistic."""
     newest = subjects[max(subjects)]
     (metric,) = newest.samples
-    samples = {repeat: subject.samples[metric][0] for repeat, subject in subjects.items() if metric in subject.samples}
+    subjects = {
+        repeat: subject.with_statistic(newest.statistic) for repeat, subject in subjects.items() if metric in subject.samples
+    }
+    samples = {repeat: subject.samples[metric][0] for repeat, subject in subjects.items()}
     return newest.model_copy(
         update={
             "samples": {metric: samples},
+            "statistics": {
+                name: {
+                    repeat: subject.statistics[name][0] for repeat, subject in subjects.items() if name in subject.statistics
+                }
+                for name in newest.statistics
+            },
             "spreads": {metric: spread_of(samples)},
             "unreliable_repeats": {
                 repeat: why for repeat, subject in subjects.items() for why in subject.unreliable_repeats.values()

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.artifacts import atomic_files
-from common.machine import machine
+from common.artifacts import atomic_files, records
+from common.machine import machine, plain_file
 from common.machine.interference import Meter, Usage, cores_taken
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
@@ -33,7 +33,7 @@ from compare.tools.regression.benchmark_files import MACHINE_KEY, BenchmarkPlan
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.pair_loop import Pair, PairLoop
-from compare.tools.regression.revisions import RevisionError
+from compare.tools.regression.revisions import RevisionError, output
 from compare.tools.regression.samples import is_named
 
 RUN_VARIABLE = "CONVTWINS_RUN"
@@ -194,10 +194,11 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         variables.pop("PYTEST_CURRENT_TEST", None)
         (temporary / "plugin").mkdir()
         (temporary / "plugin" / f"{PLUGIN}.py").symlink_to(plugin_file())
-        user_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        paths = [str(temporary / "plugin"), *side.python_path, *user_paths]
+        paths = [str(temporary / "plugin"), *side.python_path]
         place = turn([pair_side.id for pair_side in self.pairs[0]], repeat).index(side.id)
-        run = {"side": side.id, "pair": repeat, "place": place, "root": side.root and str(side.root)}
+        run = {"side": side.id, "pair": repeat, "place": place}
+        if side.root is not None:
+            run |= {"root": str(side.root), "callers_root": str(side.callers_root)}
         return variables | {
             "PYTHONPATH": os.pathsep.join(paths),
             # `python` of a command is that of the side's environment.
@@ -261,7 +262,8 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         info = values["machine_info"]
         info["python_version"] = side.facts.environment.python
         known = {name: facts.get(name) for name in (*machine.IDENTITY, "system")}
-        other_modules = (info.get(MACHINE_KEY) or {}).get("imported_from_elsewhere")
+        notes = info.get(MACHINE_KEY) or {}
+        other_modules = (notes.get("imported_from_elsewhere") or {}) | _tracked(notes.get("of_caller") or {}, side.callers_root)
         if other_modules:
             module, place = next(iter(other_modules.items()))
             raise RevisionError(
@@ -286,6 +288,19 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             )
 
 
+def _tracked(files: Mapping[str, str], repository: Path | None) -> dict[str, str]:
+    """Return the modules whose files git tracks in a repository. A virtual environment there is not tracked.
+
+    Args:
+        files: file of each module.
+        repository: its folder. None: there is none.
+    """
+    if not files or repository is None:
+        return {}
+    known = {str(repository / name) for name in output("ls-files", "-z", at=repository).split("\0") if name}
+    return {module: file for module, file in files.items() if str(Path(file).resolve()) in known}
+
+
 def _taken(usage: Usage) -> float:
     """Return the cores that other work took from as many cores as the command used, at least one."""
     if not usage.wall_seconds:
@@ -308,18 +323,32 @@ def plugin_file() -> Path:
 def _read_figures(path: Path) -> dict[str, float]:
     """Read the figures that a command wrote: a flat JSON object of positive numbers."""
     try:
-        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        values: Any = atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES))
+        not_numbers = [name for name, value in values.items() if isinstance(value, bool) or not isinstance(value, int | float)]
+        if not_numbers:
+            raise TypeError(f"{not_numbers[0]} is no number")
         figures = {str(name): float(value) for name, value in values.items()}
         bad = [name for name, value in figures.items() if not (math.isfinite(value) and value > 0)]
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError, OSError) as error:
         raise SpecError(
-            f"The file of {JSON_WORD} must hold an object of numbers ({type(error).__name__}). Received: "
-            f'{wording.shortened(path.read_text(encoding="utf-8", errors="replace"), 80)!r}. Write e.g. {{"seconds": 1.5}}.'
+            f"The file of {JSON_WORD} must hold an object of numbers ({wording.shortened(str(error), 80)}). Received: "
+            f'{_beginning(path)!r}. Write e.g. {{"seconds": 1.5}}.'
         ) from None
     if bad or not figures:
         received = f"{bad[0]} = {figures[bad[0]]}" if bad else "none"
         raise SpecError(f"Figures of {JSON_WORD} are compared as ratios, so they must be above 0. Received: {received}.")
     return figures
+
+
+def _beginning(path: Path) -> str:
+    """Return the first characters of a file, for a message."""
+    if not path.is_file():  # a pipe would have no end
+        return path.name
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return wording.shortened(file.read(200), 80)
+    except OSError:
+        return path.name
 
 
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[str, int]:

@@ -45,8 +45,10 @@ class BenchmarkSide:
     """Working directory of its processes."""
     root: Path | None = None
     """Folder of the worktree. None: the benchmarks run in the caller's folder."""
+    callers_root: Path | None = None
+    """Folder of the repository that the command was started in. A worktree must import nothing that git tracks there."""
     python_path: tuple[str, ...] = ()
-    """Folders of the worktree that are imported from, before those of the environment."""
+    """Folders that are imported from, before those of the environment: those of the worktree, then the user's PYTHONPATH."""
 
     @property
     def python(self) -> str:
@@ -69,7 +71,8 @@ def from_environments(sides: Sequence[str], pythons: Sequence[str]) -> list[Benc
         facts = PlannedSide(
             name=python, commit=code.get("commit"), dirty=bool(code.get("dirty")), repository=None, environment=environment
         )
-        described.append(BenchmarkSide(side, facts, here))
+        user_paths = map(str, revisions.python_path_at(lambda path: path))
+        described.append(BenchmarkSide(side, facts, here, python_path=tuple(user_paths)))
     return described
 
 
@@ -100,8 +103,15 @@ class Repository:
             folder = worktree.root / self._folder
             if not folder.is_dir():
                 raise RevisionError(f"{revision} has no folder {self._folder}. Choose a newer base.")
-            # What an installation put on Python's path, and the usual place of a package. The folder itself comes first anyway.
-            paths = dict.fromkeys(worktree.root / path for path in (*self._paths, self._folder / "src", Path("src")))
+
+            def to_worktree(path: Path) -> Path:
+                whole = path.resolve()
+                return worktree.root / whole.relative_to(self.root) if whole.is_relative_to(self.root) else path
+
+            # What an installation put on Python's path, the folder itself, and the usual place of a package. Only
+            # `python -m` has the folder on its path anyway.
+            own = [worktree.root / path for path in (*self._paths, self._folder, self._folder / "src", Path("src"))]
+            paths = dict.fromkeys([*filter(Path.is_dir, own), *revisions.python_path_at(to_worktree)])
             facts = revisions.describe_commit(commit, repository)
             planned = PlannedSide(
                 name=revision,
@@ -110,7 +120,7 @@ class Repository:
                 repository=str(repository),
                 environment=self.environment,
             )
-            yield BenchmarkSide(side, planned, folder, worktree.root, tuple(str(path) for path in paths if path.is_dir()))
+            yield BenchmarkSide(side, planned, folder, worktree.root, self.root, tuple(map(str, paths)))
 
     def refuse_changes(self) -> None:
         """Refuse uncommitted changes: the head is a commit, and would not hold them."""

@@ -44,7 +44,7 @@ from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, 
 from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
-from compare.tools.regression.samples import SubjectPair, is_named, is_time
+from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
 
 SideT = TypeVar("SideT")
 KIND, RECORD_FILE = "bisection", "bisection.json"
@@ -371,7 +371,7 @@ def _pair(folder: Path, only: str | None) -> SubjectPair | None:
         raise RevisionError(f"--only matches no benchmark of both sides. Received: {only}. Benchmarks: {', '.join(shared)}.")
     if len(chosen) > 1:
         raise SpecError(f"bisect follows one benchmark. Received: {', '.join(chosen)}. Choose with --only.")
-    return SubjectPair(base.subjects[chosen[0]], head.subjects[chosen[0]], paired=True)
+    return pair_subjects(base.subjects[chosen[0]], head.subjects[chosen[0]], paired=True)
 
 
 def _ratio(folder: Path, query: BisectionQuery) -> Ratio | None:

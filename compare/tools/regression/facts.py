@@ -12,6 +12,7 @@ from compare.judgement.row_figures import FAILURES, UNFINISHED
 from compare.judgement.statement import Level, Statement
 from compare.results.store import IN_FLOAT64
 from compare.statistics.statistics import VERDICT_PAIRS
+from compare.statistics.verdict_words import percent_words
 from compare.tools.regression.measured import MeasuredSubject, Measurement
 from compare.tools.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.tools.regression.samples import SubjectPair, usable_samples
@@ -159,6 +160,9 @@ def cautions(
     for pair in pairs:
         name, metrics, both = pair.now.name, criteria.metrics_of(pair.now), (pair.before, pair.now)
         sided = tuple(zip(both, ("baseline", "candidate"), strict=True))
+        if pair.before.limit != pair.now.limit:
+            limits = ["none" if subject.limit is None else percent_words(subject.limit) for subject in both]
+            add("limit_changed", name=name, baseline=limits[0], candidate=limits[1])
         for what, hashes in pair.before.hashes.items():
             if _hashes_differ(hashes, pair.now.hashes.get(what, {})):
                 add("other_work", name=name, what=what)

@@ -27,7 +27,14 @@ from compare.statistics.statistics import (
 from compare.tools.regression import facts
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
-from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_interleaved_files, usable_samples
+from compare.tools.regression.samples import (
+    SubjectPair,
+    is_named,
+    is_time,
+    pair_interleaved_files,
+    pair_subjects,
+    usable_samples,
+)
 
 
 def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -52,7 +59,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         for measured in (baseline, candidate)
     )
     pairs = [
-        SubjectPair(baseline.subjects[subject_id], candidate.subjects[subject_id], paired)
+        pair_subjects(baseline.subjects[subject_id], candidate.subjects[subject_id], paired=paired)
         for subject_id in baseline_ids
         if subject_id in candidate.subjects
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from common.artifacts.schema import Environment, Metrics
 from common.frozen import Frozen
 from common.machine import machine
 from common.spec import EFFECTS, Spec
+from compare.cli.errors import FolderError
+from compare.cli.wording import count
 from compare.judgement.row_figures import Doubt
 from compare.judgement.statement import Statement
 from compare.results import store
@@ -32,6 +34,10 @@ class MeasuredSubject(Frozen):
     """Name for a reader."""
     samples: dict[str, dict[int, float]]
     """Finite values: metric: {repeat or file: value}. A benchmark has the median of each file, whose rounds share a process."""
+    statistic: str = "median"
+    """Statistic of a benchmark's rounds that its samples are."""
+    statistics: dict[str, dict[int, float]] = {}
+    """Finite statistics of a benchmark's rounds, that of its samples too: {statistic: {file: value}}. Empty for a row."""
     spreads: dict[str, Spread]
     """Spread of each metric that was measured. For a single benchmark file it is taken over the rounds."""
     tests: dict[int, Metrics] = {}
@@ -76,6 +82,26 @@ class MeasuredSubject(Frozen):
     def repeats(self) -> set[int]:
         """Repeats that ended well."""
         return {*self.seeds, *(repeat for values in self.samples.values() for repeat in values)}
+
+    def with_statistic(self, statistic: str) -> Self:
+        """Return a benchmark whose samples are this statistic of its rounds, in place of the one that its marker names.
+
+        Raises:
+            FolderError: a file lacks it.
+        """
+        if statistic == self.statistic:
+            return self
+        ((metric, samples),) = self.samples.items()
+        values = self.statistics.get(statistic, {})
+        if missing := samples.keys() - values.keys():
+            raise FolderError(
+                f"{self.name} is judged by its {statistic}, which {count(len(missing), 'file')} of the other side lack. "
+                f"Received: {', '.join(self.statistics)}. Measure both sides again."
+            )
+        (spread_of_rounds,) = self.spreads.values()
+        is_one_file = len(samples) == 1
+        spread = spread_of_rounds.model_copy(update={"median": values[min(samples)]}) if is_one_file else spread_of(values)
+        return self.model_copy(update={"statistic": statistic, "samples": {metric: values}, "spreads": {metric: spread}})
 
     @property
     def work(self) -> dict[str, Any]:

@@ -260,11 +260,19 @@ def _environment_of_base(files: Mapping[str, Path | None], to_base: Callable[[Pa
     here = Path.cwd().resolve()
     roots += [place for place in map(Path, filter(None, sys.path)) if place.resolve() != here]
     first = [to_base(root) for root in roots if to_base(root) != root and to_base(root).is_dir()]
-    python_path = [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    # What git ignores, such as a virtual environment in the repository, has no place in the base, and stays.
-    python_path = [to_base(path) if to_base(path).exists() else path for path in python_path]
-    paths = dict.fromkeys(map(str, [machine.PROJECT_ROOT, *first, *python_path]))
+    paths = dict.fromkeys(map(str, [machine.PROJECT_ROOT, *first, *python_path_at(to_base)]))
     return {"PYTHONPATH": os.pathsep.join(paths), USER_PATH: str(folder)}
+
+
+def python_path_at(to_checkout: Callable[[Path], Path]) -> list[Path]:
+    """Return the folders of PYTHONPATH in the order they have, those of a repository at their places in a checkout of it.
+
+    Args:
+        to_checkout: maps a path of the repository to its place in the checkout, and leaves other paths.
+    """
+    entries = [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # What git ignores, such as a virtual environment in the repository, has no place in the checkout, and stays.
+    return [to_checkout(path) if to_checkout(path).exists() else path for path in entries]
 
 
 def _prove_imports(

@@ -73,6 +73,15 @@ def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
     return interleaved
 
 
+def pair_subjects(before: MeasuredSubject, now: MeasuredSubject, *, paired: bool) -> SubjectPair:
+    """Pair a row or benchmark with itself. Both sides have the statistic that the marker of `now` names.
+
+    Raises:
+        FolderError: a file of `before` lacks it.
+    """
+    return SubjectPair(before.with_statistic(now.statistic), now, paired)
+
+
 @dataclass(frozen=True)
 class SubjectPair:
     """A row or benchmark, before and now."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compare.tools.regression import own_suite
 from tests.compare.tools.regression.own_suite import ARGS, SLOWER, WORK, inside, notes_of, project
-from tests.compare.tools.regression.repository import commit, git, worktrees
+from tests.compare.tools.regression.repository import commit, git, initialised, worktrees
 from tests.support import trees
 from tests.support.command_line import Ended, convtwins
 from tests.support.refusals import check_ended
@@ -148,6 +148,36 @@ def test_code_that_is_imported_from_elsewhere_is_refused(tmp_path: Path, monkeyp
     check_ended(ended, names=["work", tmp_path / "installed" / "work.py", "pip install -e"])
 
 
+LIBRARY = "import json, sys\n\ndef cost():\n    return %s\n"
+RUN = "import json, sys\nfrom pace import cost\njson.dump({'cost': cost()}, open(sys.argv[1], 'w'))\n"
+
+
+@pytest.mark.parametrize(("place", "on_path"), [("pace.py", "."), ("pace.py", None), ("lib/pace.py", "lib")])
+def test_each_side_imports_its_own_code_whatever_the_users_path_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, on_path: str | None
+) -> None:
+    repository = initialised(tmp_path / "project")
+    commit(repository, "before", {place: LIBRARY % 1.0, "bench/run.py": RUN})
+    commit(repository, "now", {place: LIBRARY % 2.0})
+    if on_path is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", str(repository / on_path))
+    words = ("--interleaved", "HEAD~1", "--repeats", 1, "--out", tmp_path / "out", "--json")
+    with inside(repository):
+        ended = convtwins("regress", *words, "--command", "python bench/run.py {json}")
+    (change,) = json.loads(ended.stdout)["changes"]
+    assert (change["baseline"]["median"], change["candidate"]["median"]) == (1.0, 2.0)
+
+
+def test_a_base_that_imports_a_file_of_the_callers_checkout_is_refused(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project", **{"lib/pace.py": ""})
+    conftest = f"import sys\nsys.path.insert(0, {str(repository / 'lib')!r})\nimport pace\n" + own_suite.CONFTEST
+    commit(repository, "path", {"bench/conftest.py": conftest}, "path")
+    ended = regress(repository, "--interleaved", "path", "--out", tmp_path / "out")
+    check_ended(ended, names=["pace", repository / "lib" / "pace.py", "its checkout"])
+
+
 def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> None:
     script = "import json, sys\njson.dump({'loss seconds': %s, 'peak MiB': 3.0}, open(sys.argv[1], 'w'))\n"
     repository = project(tmp_path / "project", **{"train.py": script % 1.5})
@@ -166,6 +196,11 @@ def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> 
             ("python -c pass {json}", ["{json}"]),
             ("no-such-program", ["no-such-program"]),
             ("""python -c "open('{json}', 'w').write('[1]')" """, ["{json}", "[1]"]),
+            ("""python -c "open('{json}', 'w').write('{\\"a\\": 1' + 400 * '0' + '}')" """, ["{json}", "too large"]),
+            ("""python -c "open('{json}', 'w').write(100000 * '[')" """, ["{json}", "deep"]),
+            ("""python -c "open('{json}', 'w').write('{\\"a\\": true}')" """, ["{json}", "a is no number"]),
+            ("""python -c "open('{json}', 'w').write('{\\"a\\": \\"1.5\\"}')" """, ["{json}", "a is no number"]),
+            ("false --benchmark-json=x", ["exit code 1"]),  # an option of a program that is not pytest
             ("""python -c "open('{json}', 'w').write('{\\"loss\\": 0}')" """, ["{json}", "loss = 0.0"]),
         ):
             check_ended(convtwins(*words, "--command", command, "--out", tmp_path / "bad"), names=names)
@@ -196,3 +231,22 @@ def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> Non
     assert report["search"]["outcome"] == "one of several" and ended.exit_code == 5
     assert report["suspects"] == [git(repository, "rev-parse", name) for name in ("HEAD~1", "HEAD")]
     assert report["search"]["trials"][0]["verdict"] == "bad" and worktrees(repository) == 1
+
+
+def test_both_sides_have_the_statistic_that_the_heads_marker_names(tmp_path: Path) -> None:
+    """The least of the new side beside the median of the old one would hide a slowdown."""
+    rounds = own_suite.SUITE.replace("CLOCK.factor * cost(name)", "CLOCK.factor * cost(name) * next(SIZES)").replace(
+        "CLOCK = Clock()", "CLOCK = Clock()\nSIZES = __import__('itertools').cycle([1.0, 1.0, 1.25, 1.25, 1.25])"
+    )
+    marked = rounds.replace("@pytest.mark.benchmark", '@pytest.mark.convtwins(metric="min")\n@pytest.mark.benchmark')
+    repository = project(tmp_path / "project", **{"bench/test_work.py": rounds})
+    commit(repository, "slower", {"src/work.py": SLOWER, "bench/test_work.py": marked})
+    out = tmp_path / "out"
+    code, report = judged(regress(repository, "--interleaved", "HEAD~1", "--repeats", 5, "--out", out, "--json"))
+    assert code == 3 and verdicts(report) == {PARSE: "regression", WRITE: "no change shown"}
+    assert sorted(each["change"]["value"] for each in report["changes"]) == pytest.approx([1.0, 1.2])
+    files = [sorted((out / "runs").glob(f"{side}-*.json")) for side in ("base", "head")]
+    for side, paths in zip(("before", "now"), files, strict=True):
+        trees.write(tmp_path / side, {path.name: path.read_text() for path in paths})
+    stored = json.loads(convtwins("regress", tmp_path / "before", tmp_path / "now", "--json").stdout)
+    assert verdicts(stored) == verdicts(report)

@@ -2,12 +2,15 @@
 
 import json
 import math
+import platform
 import sys
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.storage.file import FileStorage
 
 from compare.statistics import statistics
+from compare.tools.regression import benchmark_files
 from convtwins import pytest_plugin
 from convtwins.pytest_plugin import Paired
 from tests.compare.tools.regression.own_suite import FILES, SLOWER, notes_of, run_pytest
@@ -69,11 +72,83 @@ def test_a_gain_fails_where_the_marker_says_so_and_few_files_tell_nothing(tmp_pa
     assert "stored files" not in run_pytest(repository, *BENCH).succeeded().stdout
 
 
+WHOLE = {
+    "machine_info": {"node": platform.node(), "python_version": platform.python_version()},
+    "commit_info": {"id": "a" * 40, "dirty": False},
+    "benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, 1.0), "extra_info": {}}],
+    "datetime": "2026-01-01T00:00:00",
+}
+ODD = {
+    "no datetime": {key: value for key, value in WHOLE.items() if key != "datetime"},
+    "a list": [1],
+    "a number as the commit": WHOLE | {"commit_info": 3},
+    "a list as the id of the commit": WHOLE | {"commit_info": {"id": []}},
+    "no benchmarks": WHOLE | {"benchmarks": None},
+    "no name": WHOLE | {"benchmarks": [{"stats": dict.fromkeys(pytest_plugin.METRICS, 1.0)}]},
+    "no minimum": WHOLE | {"benchmarks": [{"fullname": "a", "stats": {"median": 1.0}}]},
+    "words": WHOLE | {"benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, "1.5")}]},
+    "a large integer": WHOLE | {"benchmarks": [{"fullname": "a", "stats": dict.fromkeys(pytest_plugin.METRICS, 10**400)}]},
+    "words as cores": WHOLE | {"benchmarks": [WHOLE["benchmarks"][0] | {"extra_info": {"convtwins": {"cores_taken": "many"}}}]},
+}
+
+
+def test_odd_stored_files_are_named_and_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "stored"
+    contents = [*map(json.dumps, [WHOLE, *ODD.values()]), "{", 100_000 * "[", "not json"]
+    trees.write(folder, {f"{number:04}_a.json": content for number, content in enumerate(contents, 1)})
+    trees.write(folder, {"notes.json": "{}"})  # pytest-benchmark passes it over, too
+    files, odd = pytest_plugin.stored_files(FileStorage(folder, logger=None))
+    assert files == [WHOLE] and [path.name[:4] for path in odd] == [f"{number:04}" for number in range(2, len(contents) + 1)]
+    trees.write(tmp_path, {"test_a.py": "def test_a(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n"})
+    done = run_pytest(tmp_path, "test_a.py", "-q", f"--benchmark-storage=file://{folder}").succeeded()
+    assert done.stdout.count("is no whole file of pytest-benchmark") == len(odd) and "INTERNALERROR" not in done.output
+
+
+def test_only_the_newest_stored_files_are_read(tmp_path: Path) -> None:
+    trees.write(tmp_path / "here", {f"{number:04}_a.json": WHOLE | {"number": number} for number in range(1, 121)})
+    files, odd = pytest_plugin.stored_files(FileStorage(tmp_path, logger=None))
+    assert [file["number"] for file in files] == [*range(21, 121)] and not odd
+
+
 @pytest.mark.parametrize("marker", ["limit='much'", "limit=-1", "metric='median2'", "threshold=1", "'5%'"])
 def test_a_marker_that_cannot_be_read_ends_the_session(tmp_path: Path, marker: str) -> None:
     trees.write(tmp_path, {"test_a.py": f"import pytest\n@pytest.mark.convtwins({marker})\ndef test_a():\n    pass\n"})
     done = run_pytest(tmp_path, "test_a.py", "-q")
     assert done.exit_code != 0 and "Received" in done.output and "convtwins takes limit" in done.output
+
+
+MARKED = """
+import pytest
+pytestmark = pytest.mark.convtwins(limit="10%")
+@pytest.mark.convtwins(metric="min")
+def test_of_both(benchmark):
+    benchmark.pedantic(sum, args=([1],))
+def test_of_the_module(benchmark):
+    benchmark.pedantic(sum, args=([1],))
+"""
+
+
+def test_markers_add_up_and_say_only_what_is_written(tmp_path: Path) -> None:
+    metric_alone = MARKED.replace('pytestmark = pytest.mark.convtwins(limit="10%")', "")
+    trees.write(tmp_path, {"test_a.py": MARKED, "test_b.py": metric_alone})
+    run_pytest(tmp_path, "test_a.py", "test_b.py", "-q", "--benchmark-json=a.json").succeeded()
+    benchmarks = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
+    notes = {each["fullname"]: each["extra_info"]["convtwins"] for each in benchmarks}
+    written = {
+        name: {key: value for key, value in each.items() if key in ("limit", "metric", "fail_when_faster", "marked")}
+        for name, each in notes.items()
+    }
+    assert written == {
+        "test_a.py::test_of_both": {"limit": 0.1, "metric": "min", "marked": True},
+        "test_a.py::test_of_the_module": {"limit": 0.1, "marked": True},
+        "test_b.py::test_of_both": {"metric": "min", "marked": True},
+        "test_b.py::test_of_the_module": {},
+    }
+    # The limit of the command counts where no marker has one.
+    limits = {name: subject.limit for name, subject in benchmark_files.read(tmp_path / "a.json").subjects.items()}
+    assert limits == {"test_a.py::test_of_both": 0.1, "test_a.py::test_of_the_module": 0.1} | dict.fromkeys(
+        ["test_b.py::test_of_both", "test_b.py::test_of_the_module"]
+    )
 
 
 def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path: Path) -> None:
@@ -86,7 +161,8 @@ def test_it_records_what_other_work_took_and_leaves_what_a_user_writes(tmp_path:
     assert all(each["cores_taken"] >= 0.0 and each["pair"] == 3 and each["side"] == "head" for each in notes.values())
     first, _ = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
     assert first["extra_info"]["mine"] == 1
-    run_pytest(tmp_path, "test_a.py", "-q", "-p", "no:benchmark").output  # noqa: B018 (it ends without pytest-benchmark too)
+    done = run_pytest(tmp_path, "test_a.py", "-q", "-p", "no:benchmark")  # its tests then lack their fixture, and no more
+    assert done.exit_code == 1 and "INTERNALERROR" not in done.output and "fixture 'benchmark' not found" in done.output
 
 
 def test_other_work_is_what_the_machine_did_beyond_this_process(tmp_path: Path) -> None:
