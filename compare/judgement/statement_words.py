@@ -515,6 +515,7 @@ TEMPLATES: Templates = {
     "shared_conditions": _shared_conditions,
     "contestants_compared": _contestants_compared,
     "mode_compared": _mode_compared,
+    "input_compared": _mode_compared,
     "no_finding": "No finding:",
     "family": _family,
     "decision_cut_short": _decision_cut_short,

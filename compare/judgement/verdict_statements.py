@@ -117,7 +117,7 @@ def input_statements(stored: StoredComparison, judged_family: Family) -> list[St
         input_division = division(stored, _row(stored, base), _row(stored, row), INPUT_CONDITIONS)
         words = "equal settings except the input (closed division)" if input_division.kind == "closed" else input_division.words
         conditions = _conditions(stored, row, switches, words)
-        verdicts.append(_verdict(stored, "mode_compared", judged, conditions, row, base, base=f"with {base.input_words}"))
+        verdicts.append(_verdict(stored, "input_compared", judged, conditions, row, base, base=f"the input {base.input_words}"))
     return _with_shared_conditions(verdicts, _contestant_verdicts(stored, judged_family))
 
 

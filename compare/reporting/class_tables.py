@@ -57,7 +57,7 @@ def mean_confusion(summary: Summary) -> list[list[float]]:
 
 def count_text(count: float) -> str:
     """A mean count for a reader: `9`, or `8.6`. It is `<.1` below a twentieth."""
-    return "<.1" if 0 < count < 0.05 else f"{round(count, 1):g}"
+    return "<.1" if 0 < count < 0.05 else f"{count:.1f}".removesuffix(".0")
 
 
 def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:

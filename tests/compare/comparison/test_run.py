@@ -127,7 +127,7 @@ def test_inputs_are_rows_like_modes_and_get_verdicts(fake_twins: pytest.MonkeyPa
     words = (*QUICK[:-1], "--no-one-core", "--input", "inline,workers,dask", "--workers", "1,2", "--repeats", "5", "--no-proof")
     done = convtwins(*words, "--out", tmp_path / "out").succeeded()
     judged = comparison_report.read(tmp_path / "out")
-    inputs = {statement.rows: statement for statement in judged.findings.inputs if statement.kind == "mode_compared"}
+    inputs = {statement.rows: statement for statement in judged.findings.inputs if statement.kind == "input_compared"}
     kinds = ("1workers", "2workers", "1dask", "2dask")
     prefixes = [f"{name}-serial-2cores" for name in ("left", "right")]
     assert set(inputs) == {(f"{prefix}-{kind}", f"{prefix}-inline") for prefix in prefixes for kind in kinds}

@@ -234,7 +234,7 @@ def test_an_input_pays_only_where_it_is_surely_faster_than_inline() -> None:
     assert (verdicts[slow].verdict, round(verdicts[slow].ratio.value, 2)) == ("below", 0.5)
     assert set(values) == {f"{name}-serial-2-{number}workers" for name in ("pytorch", "tensorflow") for number in (1, 2)}
     sentences = judged.in_words(judged.findings.inputs)
-    assert any("1 worker pays: it is 2.00" in sentence and "as fast as with inline" in sentence for sentence in sentences)
+    assert any("1 worker pays: it is 2.00" in sentence and "as fast as the input inline" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, 0), (15, 1), (7, 2), (3, 3)])
