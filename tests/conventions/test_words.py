@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,8 @@ SAME_CLASSES = {"ParameterServer", "Pipeline"}
 """A group of the spec's fields, whose name the schema shows, and the trainer of that mode."""
 OPENINGS = ("Of ", "What ", "That ", "Those ", "The same", "Its ", "By ")
 """A docstring that begins so is no whole sentence, or answers a question that nobody asked."""
+CLASS_AS_VERB = re.compile(r"[A-Z][a-z]+[A-Z]\w* (a|an|the|all|each|what)\b")
+"""A docstring that begins so has a class's name where its verb was: renaming the class changed it."""
 
 
 def files(package: str) -> Iterator[Path]:
@@ -77,7 +80,11 @@ def house_words(tree: ast.AST) -> list[tuple[str, int]]:
 
 
 def half_sentences(tree: ast.AST) -> list[tuple[str, int]]:
-    return [(text.splitlines()[0], line) for text, line in docstrings(tree) if text.startswith(OPENINGS)]
+    return [
+        (text.splitlines()[0], line)
+        for text, line in docstrings(tree)
+        if text.startswith(OPENINGS) or CLASS_AS_VERB.match(text)
+    ]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -145,3 +152,5 @@ def test_planted_words_are_found() -> None:
     )
     assert [name for name, _ in house_words(tree)] == ["of", "each", "made", "_found"]
     assert [text for text, _ in half_sentences(tree)] == ["Of a row."]
+    renamed = ast.parse('def mark():\n    """ValueMark a value as equal."""')
+    assert [text for text, _ in half_sentences(renamed)] == ["ValueMark a value as equal."]
