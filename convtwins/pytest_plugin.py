@@ -549,10 +549,12 @@ def synchronise(result: Any) -> None:
 def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list[float], tuple[float, float]]:
     """Run this test in a new process, up to its callables, and return what `take_turns` measured there."""
     config: Any = request.config
-    words = [f"{request.node.path}::{request.node.nodeid.partition('::')[2]}", f"--rootdir={config.rootpath}", "-q"]
+    words = [
+        f"{request.node.path}::{request.node.nodeid.partition('::')[2]}",
+        *_options(config),
+        f"--rootdir={config.rootpath}",
+    ]
     words += [f"-c{config.inipath}"] if config.inipath else []
-    words += [f"-p{plugin}" for plugin in config.option.plugins] + [f"-o{value}" for value in config.option.override_ini or []]
-    words.append(f"--import-mode={config.option.importmode}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "times.json")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
@@ -565,10 +567,30 @@ def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list
             check=False,
         )
         if not file.exists():
-            last = "\n".join(answer.stdout.splitlines()[-5:])
-            raise RuntimeError(f"{request.node.nodeid} measured nothing in a fresh process.\n{last}")
+            lines = [line for line in f"{answer.stdout}\n{answer.stderr}".splitlines() if line.strip()]
+            first = next((line for line in lines if line.startswith(("E ", "ERROR"))), lines[-1] if lines else "no output")
+            raise RuntimeError(
+                f"{request.node.nodeid} measured nothing in a fresh process (exit code {answer.returncode}).\n{first}"
+            )
         olds, news, first = json.loads(file.read_text())
     return olds, news, (first[0], first[1])
+
+
+def _options(config: Any) -> list[str]:
+    """Return the options of this session, without what it collects, chooses and saves: the fresh process runs one test."""
+    collected = {*config.option.file_or_dir}
+    words = [word for word in config.invocation_params.args if word not in collected]
+    left_out = ("-k", "-m", "-n", "--numprocesses", "--benchmark-", "--junit", "--cov", "--lf", "--last-failed", "--ff", "--sw")
+    options: list[str] = []
+    is_value = False  # of an option that is left out, `-k parse`
+    for word in words:
+        if is_value and not word.startswith("-"):
+            is_value = False
+            continue
+        is_value = word.startswith(left_out) and "=" not in word
+        if not word.startswith(left_out):
+            options.append(word)
+    return options
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

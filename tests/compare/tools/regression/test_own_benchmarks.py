@@ -61,6 +61,7 @@ def test_one_commit_against_itself_is_no_regression_and_its_noise_is_said(tmp_pa
 
 FAILING = 'def test_it_works():\n    assert 1 == 2, "it does not"\n'
 NO_CLOCK = own_suite.SUITE.replace("from work import cost", "from work import nothing")
+XDIST = "def pytest_configure(config):\n    print('plugins: xdist-3.6.1')\n"
 OTHERS = own_suite.SUITE.replace("test_speed", "test_pace")
 
 
@@ -71,8 +72,14 @@ OTHERS = own_suite.SUITE.replace("test_speed", "test_pace")
         ({"bench/test_work.py": NO_CLOCK}, 1, ["head", "its tests cannot be imported"]),
         ({"bench/test_work.py": OTHERS}, 2, ["no benchmark in common", "test_pace[parse]", "test_speed[parse]"]),
         ({"bench/test_work.py": "def test_nothing():\n    pass\n"}, 1, ["head", "no benchmark was collected", "--pytest"]),
+        (
+            # pytest-xdist is installed, and shows in the output, but no -n is given.
+            {"bench/test_work.py": "def test_nothing():\n    pass\n", "bench/conftest.py": XDIST},
+            1,
+            ["head", "no benchmark was collected", "--pytest"],
+        ),
     ],
-    ids=["a test fails", "an import fails", "other benchmarks", "no benchmark"],
+    ids=["a test fails", "an import fails", "other benchmarks", "no benchmark", "pytest-xdist is installed"],
 )
 def test_a_head_that_cannot_be_measured_ends_with_the_reason(
     tmp_path: Path, files: dict[str, str], exit_code: int, names: list[str]

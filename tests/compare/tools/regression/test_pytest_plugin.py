@@ -219,6 +219,36 @@ def test_in_processes(paired):
 """
 
 
+OPTION = """
+def pytest_addoption(parser):
+    parser.addoption("--mydata")
+"""
+NEEDS = """
+import time
+
+def test_it(paired, request):
+    assert request.config.option.mydata == "x", "no data"
+    found = paired(lambda: time.sleep(0.006), lambda: time.sleep(0.006), processes=2, turns=2)
+    assert found.processes == 2
+"""
+FAILS_FRESH = """
+import os
+
+def test_it(paired):
+    if "CONVTWINS_PAIRED" in os.environ:
+        raise ValueError("no such device")
+    paired(int, int, processes=2, turns=2)
+"""
+
+
+def test_a_fresh_process_gets_the_options_of_the_session_and_its_error_is_named(tmp_path: Path) -> None:
+    trees.write(tmp_path, {"conftest.py": OPTION, "test_needs.py": NEEDS, "test_fails.py": FAILS_FRESH})
+    words = ("test_needs.py", "-k", "test_it", "--mydata", "x", "--benchmark-json", "a.json", "-q")
+    run_pytest(tmp_path, *words).succeeded()
+    done = run_pytest(tmp_path, "test_fails.py", "-q")
+    assert done.exit_code == 1 and "RuntimeError" in done.stdout and "ValueError: no such device" in done.stdout
+
+
 def test_callables_take_turns_here_or_in_fresh_processes_and_are_saved(tmp_path: Path) -> None:
     trees.write(tmp_path, {"test_paired.py": PAIRED})
     run_pytest(tmp_path, "test_paired.py", "-q", "--benchmark-json=a.json").succeeded()
