@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pytest_benchmark.storage.file import FileStorage
+from scipy import special
 
 from compare.statistics import statistics
 from compare.tools.regression import benchmark_files
@@ -189,6 +190,20 @@ def test_the_ratio_of_callables_in_turn_is_that_of_the_suite_and_has_the_same_me
     with pytest.raises(AssertionError, match="slower"):
         Paired([1.0] * 5, [1.2 * ratio for ratio in RATIOS], (1.0, 1.0)).assert_not_slower("5%")
     assert math.isnan(Paired([1.0], [1.0], (1.0, 1.0)).interval[0])
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 19, 20, 99, 400])
+def test_students_t_is_that_of_scipy(freedom: int) -> None:
+    assert pytest_plugin.student_quantile(freedom) == pytest.approx(special.stdtrit(freedom, 0.975), rel=1e-10)
+    for t in (0.0, 0.3, 1.0, 2.5, 12.0, 1e6):
+        outside = 2.0 * special.stdtr(freedom, -t)
+        assert 1.0 - pytest_plugin.student_within(t, freedom) == pytest.approx(outside, rel=1e-9, abs=1e-13)
+
+
+def test_no_package_is_imported_to_judge() -> None:
+    imports = "import sys; from convtwins.pytest_plugin import Paired; "
+    code = f"{imports}Paired([1.0] * 5, [1.1] * 5, (1.0, 1.0)); print('scipy' in sys.modules)"
+    assert processes.python("-c", code).succeeded().stdout.strip() == "False"
 
 
 PAIRED = """
