@@ -223,6 +223,22 @@ def test_two_environments_measure_this_folder(tmp_path: Path) -> None:
     assert {*verdicts(report).values()} == {"no change shown"}
 
 
+def test_runs_of_other_changes_are_not_continued(tmp_path: Path) -> None:
+    """Environments measure the folder as it is. Its commit does not say which changes that were."""
+    repository = project(tmp_path / "project")
+    (tmp_path / "other").symlink_to(Path(sys.executable).parent.parent)
+    words = ("--environments", sys.executable, tmp_path / "other", "--repeats", 1, "--out", tmp_path / "out", "--json")
+
+    def measured() -> Ended:
+        with inside(repository):
+            return convtwins("regress", *words, "--command", "python -c pass")
+
+    trees.write(repository, {"src/work.py": SLOWER})
+    assert measured().exit_code == 5 and measured().exit_code == 5  # the second time continues the first
+    trees.write(repository, {"src/work.py": SLOWER + "\n"})
+    check_ended(measured(), names=[tmp_path / "out"])
+
+
 def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> None:
     """The second of two candidates is slow. The first has a failing test, and is left out: it may have made it slow, too."""
     repository = project(tmp_path / "project", WORK, **{"bench/test_other.py": FAILING})
