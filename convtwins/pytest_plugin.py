@@ -384,11 +384,38 @@ def _estimate(candidate: _Candidate) -> tuple[float, float, float, float]:
 
 def _interval(mean: float, error: float, freedom: int) -> tuple[float, float, float]:
     """Return the 95 % interval of a mean of logarithms, as ratios, and its two-sided p (Student)."""
-    from scipy import special
-
-    half = float(special.stdtrit(freedom, 0.975)) * error
-    p = 2.0 * float(special.stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0.0)
+    half = student_quantile(freedom) * error
+    p = 1.0 - student_within(abs(mean) / error, freedom) if error else float(mean == 0.0)
     return math.exp(mean - half), math.exp(mean + half), p
+
+
+def student_within(t: float, freedom: int) -> float:
+    """Return the probability that Student's t lies within -t and t. The environment of a suite need not have SciPy.
+
+    The finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4, for whole degrees of freedom.
+
+    Args:
+        t: at least 0.
+        freedom: degrees of freedom, at least 1.
+    """
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2 == 1
+    term, terms = cosine if is_odd else 1.0, list[float]()
+    for power in range(2 if is_odd else 1, freedom, 2):
+        terms.append(term)
+        term *= cosine**2 * power / (power + 1)
+    series = sine * math.fsum(terms)
+    return 2.0 / math.pi * (angle + series) if is_odd else series
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the t that Student's t exceeds in 2.5 % of cases, by bisection. `freedom` is at least 1."""
+    low, high = 1.9, 12.8  # of infinitely many degrees of freedom, and of one
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if student_within(middle, freedom) < 0.95 else (low, middle)
+    return high
 
 
 def _verdict(
@@ -549,10 +576,12 @@ def synchronise(result: Any) -> None:
 def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list[float], tuple[float, float]]:
     """Run this test in a new process, up to its callables, and return what `take_turns` measured there."""
     config: Any = request.config
-    words = [f"{request.node.path}::{request.node.nodeid.partition('::')[2]}", f"--rootdir={config.rootpath}", "-q"]
+    words = [
+        f"{request.node.path}::{request.node.nodeid.partition('::')[2]}",
+        *_options(config),
+        f"--rootdir={config.rootpath}",
+    ]
     words += [f"-c{config.inipath}"] if config.inipath else []
-    words += [f"-p{plugin}" for plugin in config.option.plugins] + [f"-o{value}" for value in config.option.override_ini or []]
-    words.append(f"--import-mode={config.option.importmode}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "times.json")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
@@ -565,10 +594,30 @@ def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list
             check=False,
         )
         if not file.exists():
-            last = "\n".join(answer.stdout.splitlines()[-5:])
-            raise RuntimeError(f"{request.node.nodeid} measured nothing in a fresh process.\n{last}")
+            lines = [line for line in f"{answer.stdout}\n{answer.stderr}".splitlines() if line.strip()]
+            first = next((line for line in lines if line.startswith(("E ", "ERROR"))), lines[-1] if lines else "no output")
+            raise RuntimeError(
+                f"{request.node.nodeid} measured nothing in a fresh process (exit code {answer.returncode}).\n{first}"
+            )
         olds, news, first = json.loads(file.read_text())
     return olds, news, (first[0], first[1])
+
+
+def _options(config: Any) -> list[str]:
+    """Return the options of this session, without what it collects, chooses and saves: the fresh process runs one test."""
+    collected = {*config.option.file_or_dir}
+    words = [word for word in config.invocation_params.args if word not in collected]
+    left_out = ("-k", "-m", "-n", "--numprocesses", "--benchmark-", "--junit", "--cov", "--lf", "--last-failed", "--ff", "--sw")
+    options: list[str] = []
+    is_value = False  # of an option that is left out, `-k parse`
+    for word in words:
+        if is_value and not word.startswith("-"):
+            is_value = False
+            continue
+        is_value = word.startswith(left_out) and "=" not in word
+        if not word.startswith(left_out):
+            options.append(word)
+    return options
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

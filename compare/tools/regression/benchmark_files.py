@@ -223,6 +223,8 @@ class PlannedSide(Frozen):
     commit: str | None
     committed_at: str | None = None
     dirty: bool = False
+    changes_hash: str | None = None
+    """SHA-256 of the uncommitted changes, if it has some. The same folder is continued only with the same code."""
     repository: str | None = None
     environment: Environment
 
@@ -238,7 +240,7 @@ class BenchmarkPlan(PlannedWork):
 
     def identity(self) -> dict[str, Any]:
         sides = {
-            name: [side.commit, side.environment.interpreter, side.environment.distributions_hash]
+            name: [side.commit, side.changes_hash, side.environment.interpreter, side.environment.distributions_hash]
             for name, side in self.sides.items()
         }
         return {"command": self.command, "sides": sides}

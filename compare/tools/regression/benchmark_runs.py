@@ -43,6 +43,8 @@ PLUGIN = "convtwins_pytest_plugin"
 
 _NO_BENCHMARK = "no benchmark was collected"
 _MARKS = re.compile(r"^(?:FAILED|ERROR|E  |ERROR:|.*: error:).*", re.MULTILINE)
+_XDIST = re.compile(r"Benchmarks are automatically disabled because xdist plugin is active")
+"""Warning of pytest-benchmark where -n is given. A plug-in that is merely installed is named in the header, too."""
 _KILL_SECONDS = 5.0
 
 
@@ -219,7 +221,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             if JSON_WORD in self.command.text and not written.exists():
                 return f"it wrote no {JSON_WORD}; {where}"
             return None
-        if "xdist" in log and not written.exists() and code in (0, 1):
+        if _XDIST.search(log) and not written.exists() and code in (0, 1):
             return "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing. Add -n 0 to --pytest"
         if code == 4 and "--benchmark-json" in log:
             return f"{side.python} has no pytest-benchmark. Install it there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -64,12 +65,19 @@ def from_environments(sides: Sequence[str], pythons: Sequence[str]) -> list[Benc
     """
     here = Path.cwd()
     answer = revisions.git("rev-parse", "--show-toplevel", at=here)
-    code = {} if answer.returncode else code_version.describe(Path(answer.stdout.strip()))
+    root = None if answer.returncode else Path(answer.stdout.strip())
+    code = code_version.describe(root) if root else {}
+    changes_hash = _hash_changes(root) if root and code.get("dirty") else None
     described: list[BenchmarkSide] = []
     for side, python in zip(sides, pythons, strict=True):
         environment, _ = _describe(contestants.interpreter(python))
         facts = PlannedSide(
-            name=python, commit=code.get("commit"), dirty=bool(code.get("dirty")), repository=None, environment=environment
+            name=python,
+            commit=code.get("commit"),
+            dirty=bool(code.get("dirty")),
+            changes_hash=changes_hash,
+            repository=None,
+            environment=environment,
         )
         user_paths = map(str, revisions.python_path_at(lambda path: path))
         described.append(BenchmarkSide(side, facts, here, python_path=tuple(user_paths)))
@@ -125,6 +133,18 @@ class Repository:
     def refuse_changes(self) -> None:
         """Refuse uncommitted changes: the head is a commit, and would not hold them."""
         revisions.refuse_changes(self.root)
+
+
+def _hash_changes(root: Path) -> str:
+    """Return the SHA-256 of the names and contents of changed files, and of new files of Python that git does not ignore."""
+    changed = revisions.output("diff", "--name-only", "-z", "HEAD", at=root)
+    new = revisions.output("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py", at=root)
+    digest = hashlib.sha256()
+    for name in sorted({*changed.split("\0"), *new.split("\0")} - {""}):
+        content = (root / name).read_bytes() if (root / name).is_file() else b""  # a file that was removed, or a submodule
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _describe(python: Path) -> tuple[Environment, list[str]]:

@@ -69,7 +69,7 @@ def _noise_words(judgement: Judgement) -> str:
     """How much the same code differed from itself."""
     if (noise := judgement.noise) is None:
         return f"Noise here today: not known, because fewer than {LEAST_NEIGHBOURS} runs of the same code followed each other"
-    return f"{noise.words}, in 9 of 10 of {noise.n} ratios of runs of the same code that followed each other"
+    return f"{noise.words}, in {noise.share} ratios of runs of the same code that followed each other"
 
 
 def headline(judgement: Judgement) -> str:

@@ -170,9 +170,13 @@ def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
     if not judgement.paired:
         return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
     errs = "The same code is called different in at most 1 of 20 judgements."
-    if judgement.noise is not None:
-        errs = f"At most 1 of 20 judgements errs. {judgement.noise.words}."
     lines = [ScreenLine(f"{errs}{cautions}")]
+    if judgement.noise is not None:
+        errs = "At most 1 of 20 judgements of equal code errs."
+        lines = [
+            ScreenLine(f"{errs} {judgement.noise.words} (n {judgement.noise.n})."),
+            *[ScreenLine(cautions.strip())] * bool(cautions),
+        ]
     if _is_same_code(judgement):
         lines.append(ScreenLine("Both sides are the same commit."))
     ratios = [change.change for change in judgement.changes if change.adjusted_p is not None and not change.is_accuracy]

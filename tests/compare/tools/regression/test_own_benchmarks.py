@@ -61,6 +61,7 @@ def test_one_commit_against_itself_is_no_regression_and_its_noise_is_said(tmp_pa
 
 FAILING = 'def test_it_works():\n    assert 1 == 2, "it does not"\n'
 NO_CLOCK = own_suite.SUITE.replace("from work import cost", "from work import nothing")
+XDIST = "def pytest_configure(config):\n    print('plugins: xdist-3.6.1')\n"
 OTHERS = own_suite.SUITE.replace("test_speed", "test_pace")
 
 
@@ -71,8 +72,14 @@ OTHERS = own_suite.SUITE.replace("test_speed", "test_pace")
         ({"bench/test_work.py": NO_CLOCK}, 1, ["head", "its tests cannot be imported"]),
         ({"bench/test_work.py": OTHERS}, 2, ["no benchmark in common", "test_pace[parse]", "test_speed[parse]"]),
         ({"bench/test_work.py": "def test_nothing():\n    pass\n"}, 1, ["head", "no benchmark was collected", "--pytest"]),
+        (
+            # pytest-xdist is installed, and shows in the output, but no -n is given.
+            {"bench/test_work.py": "def test_nothing():\n    pass\n", "bench/conftest.py": XDIST},
+            1,
+            ["head", "no benchmark was collected", "--pytest"],
+        ),
     ],
-    ids=["a test fails", "an import fails", "other benchmarks", "no benchmark"],
+    ids=["a test fails", "an import fails", "other benchmarks", "no benchmark", "pytest-xdist is installed"],
 )
 def test_a_head_that_cannot_be_measured_ends_with_the_reason(
     tmp_path: Path, files: dict[str, str], exit_code: int, names: list[str]
@@ -214,6 +221,22 @@ def test_two_environments_measure_this_folder(tmp_path: Path) -> None:
     code, report = judged(regress(repository, *words, arguments=f"{ARGS} -o pythonpath=src"))
     assert code == 0 and report["baseline"]["commit"].endswith("+changes")
     assert {*verdicts(report).values()} == {"no change shown"}
+
+
+def test_runs_of_other_changes_are_not_continued(tmp_path: Path) -> None:
+    """Environments measure the folder as it is. Its commit does not say which changes that were."""
+    repository = project(tmp_path / "project")
+    (tmp_path / "other").symlink_to(Path(sys.executable).parent.parent)
+    words = ("--environments", sys.executable, tmp_path / "other", "--repeats", 1, "--out", tmp_path / "out", "--json")
+
+    def measured() -> Ended:
+        with inside(repository):
+            return convtwins("regress", *words, "--command", "python -c pass")
+
+    trees.write(repository, {"src/work.py": SLOWER})
+    assert measured().exit_code == 5 and measured().exit_code == 5  # the second time continues the first
+    trees.write(repository, {"src/work.py": SLOWER + "\n"})
+    check_ended(measured(), names=[tmp_path / "out"])
 
 
 def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> None:

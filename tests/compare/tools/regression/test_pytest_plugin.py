@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pytest_benchmark.storage.file import FileStorage
+from scipy import special
 
 from compare.statistics import statistics
 from compare.tools.regression import benchmark_files
@@ -191,6 +192,20 @@ def test_the_ratio_of_callables_in_turn_is_that_of_the_suite_and_has_the_same_me
     assert math.isnan(Paired([1.0], [1.0], (1.0, 1.0)).interval[0])
 
 
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 19, 20, 99, 400])
+def test_students_t_is_that_of_scipy(freedom: int) -> None:
+    assert pytest_plugin.student_quantile(freedom) == pytest.approx(special.stdtrit(freedom, 0.975), rel=1e-10)
+    for t in (0.0, 0.3, 1.0, 2.5, 12.0, 1e6):
+        outside = 2.0 * special.stdtr(freedom, -t)
+        assert 1.0 - pytest_plugin.student_within(t, freedom) == pytest.approx(outside, rel=1e-9, abs=1e-13)
+
+
+def test_no_package_is_imported_to_judge() -> None:
+    imports = "import sys; from convtwins.pytest_plugin import Paired; "
+    code = f"{imports}Paired([1.0] * 5, [1.1] * 5, (1.0, 1.0)); print('scipy' in sys.modules)"
+    assert processes.python("-c", code).succeeded().stdout.strip() == "False"
+
+
 PAIRED = """
 import os
 import time
@@ -217,6 +232,36 @@ def test_in_processes(paired):
     assert found.ratio < 0.8 and found.processes == 2 and len(found.new_seconds) == 2
     found.assert_not_slower("500%")
 """
+
+
+OPTION = """
+def pytest_addoption(parser):
+    parser.addoption("--mydata")
+"""
+NEEDS = """
+import time
+
+def test_it(paired, request):
+    assert request.config.option.mydata == "x", "no data"
+    found = paired(lambda: time.sleep(0.006), lambda: time.sleep(0.006), processes=2, turns=2)
+    assert found.processes == 2
+"""
+FAILS_FRESH = """
+import os
+
+def test_it(paired):
+    if "CONVTWINS_PAIRED" in os.environ:
+        raise ValueError("no such device")
+    paired(int, int, processes=2, turns=2)
+"""
+
+
+def test_a_fresh_process_gets_the_options_of_the_session_and_its_error_is_named(tmp_path: Path) -> None:
+    trees.write(tmp_path, {"conftest.py": OPTION, "test_needs.py": NEEDS, "test_fails.py": FAILS_FRESH})
+    words = ("test_needs.py", "-k", "test_it", "--mydata", "x", "--benchmark-json", "a.json", "-q")
+    run_pytest(tmp_path, *words).succeeded()
+    done = run_pytest(tmp_path, "test_fails.py", "-q")
+    assert done.exit_code == 1 and "RuntimeError" in done.stdout and "ValueError: no such device" in done.stdout
 
 
 def test_callables_take_turns_here_or_in_fresh_processes_and_are_saved(tmp_path: Path) -> None:
