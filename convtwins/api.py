@@ -35,6 +35,7 @@ __all__ = [
     "Plot",
     "Results",
     "load",
+    "match",
     "plot",
     "plot_accuracy",
     "plot_confusion",
@@ -50,4 +51,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return `match`, which is imported only if somebody asks for it."""
-    return getattr(api, name)
+    if name != "match":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return api.match

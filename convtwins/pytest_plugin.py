@@ -46,7 +46,7 @@ _MARKER = (
 )
 _LEAST_SECONDS = 0.5
 """The kernel counts CPU time in hundredths of a second. A shorter benchmark gets the figures of the whole session."""
-_DISTURBED_FROM = 0.15
+DISTURBED_FROM = 0.15
 """Cores that other work took, above which a time does not count, as in `common.machine.interference`."""
 _LEAST_FILES = 5
 """Fewest stored files for a verdict."""
@@ -364,7 +364,7 @@ def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float
     for entry in file["benchmarks"]:
         notes = (entry.get("extra_info") or {}).get(KEY) or {}
         taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
-        if entry["fullname"] == fullname and taken <= _DISTURBED_FROM and entry["stats"][metric] > 0:
+        if entry["fullname"] == fullname and taken <= DISTURBED_FROM and entry["stats"][metric] > 0:
             yield float(entry["stats"][metric])
 
 
@@ -375,7 +375,7 @@ def _estimate(candidate: _Candidate) -> tuple[float, float, float, float]:
     logs = candidate.stored
     mean = math.fsum(logs) / len(logs)
     difference = math.log(candidate.seconds) - mean
-    if len(logs) < _LEAST_FILES or candidate.taken > _DISTURBED_FROM:
+    if len(logs) < _LEAST_FILES or candidate.taken > DISTURBED_FROM:
         return math.exp(difference), math.nan, math.nan, math.nan
     variance = math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
     low, high, p = _interval(difference, math.sqrt(variance * (1.0 + 1.0 / len(logs))), len(logs) - 1)
@@ -427,7 +427,7 @@ def _verdict(
     beside = f"times {commit[:8]}"
     if math.isnan(ratio):
         return BaselineVerdict(f"{candidate.name}: cannot tell, {commit[:8]} has no such benchmark", fails=False)
-    if candidate.taken > _DISTURBED_FROM:
+    if candidate.taken > DISTURBED_FROM:
         return BaselineVerdict(
             f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: other work took {candidate.taken:.2f} cores", fails=False
         )

@@ -251,3 +251,10 @@ def test_every_command_has_short_help_and_the_version(name: str) -> None:
     done = convtwins(*words, "--version")
     (project,) = re.findall(r'^version = "(.*)"$', (launch.PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert done.exit_code == 0 and done.stdout.startswith(f"convtwins {project}, commit ")
+
+
+def test_the_address_of_the_notebook_has_what_it_lists_and_nothing_else() -> None:
+    from convtwins import api
+
+    assert all(getattr(api, name) for name in api.__all__) and "match" in api.__all__
+    assert not hasattr(api, "os")

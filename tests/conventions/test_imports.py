@@ -30,13 +30,12 @@ TABLE: dict[str, frozenset[str]] = {
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
-    # Its plug-in of pytest imports scipy only to judge.
-    "convtwins": frozenset(["common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "pytest", "scipy"]),
+    "convtwins": frozenset(["common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "pytest"]),
     "convtwins_hangs": GENERAL | {"common", "compare", "convtwins_hangs"},
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common", "convtwins"},
-    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare", "convtwins"},
+    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare", "convtwins", "pytest_benchmark"},
     "tests/browser": GENERAL | TESTING | {"common", "compare"},
     # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
     "tests/parity": GENERAL | TESTING | {"common", "compare", "convtwins"},

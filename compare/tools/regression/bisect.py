@@ -87,11 +87,11 @@ def command(
     if (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
         query = replace(query, metric=FIGURE if JSON_WORD in benchmark_command.text else SECONDS)
         workspace = invocation.hold(candidates.open_workspace(query, 0, folder))
-        of_command = candidates.of_command(
+        command_candidates = candidates.from_command(
             benchmark_command, query, python or sys.executable, most_repeats, invocation.progress
         )
-        outcome = candidates.search(of_command, query, range(most_repeats), workspace, invocation.progress)
-        return Outcome(bisect_report.report(outcome, of_command, query), folder)
+        outcome = candidates.search(command_candidates, query, range(most_repeats), workspace, invocation.progress)
+        return Outcome(bisect_report.report(outcome, command_candidates, query), folder)
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
     request = requests.build_request(settings, twins, folder, only)

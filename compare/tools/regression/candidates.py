@@ -155,7 +155,7 @@ def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Di
         with revisions.worktree(candidate.identity) as worktree:
             yield request.twins[row.contestant].at(*revisions.code_of_suite(worktree, candidate.name))
 
-    return _of_row(candidates, plan, row, ready, list(plan.environments.values()), request, progress)
+    return _from_row(candidates, plan, row, ready, list(plan.environments.values()), request, progress)
 
 
 def _commits(good: str, bad: str, repository: Path | None, paths: Sequence[str]) -> list[Candidate]:
@@ -193,7 +193,7 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
         yield requests_by_place[place].twins[row.contestant]
 
     all_environments = [environment for plan in plans for environment in plan.environments.values()]
-    return _of_row(candidates, plans[-1], row, ready, all_environments, request, progress)
+    return _from_row(candidates, plans[-1], row, ready, all_environments, request, progress)
 
 
 def _environments(pythons: Sequence[str]) -> list[Candidate]:
@@ -217,7 +217,7 @@ def _one_row(plan: Comparison) -> Row:
     return row
 
 
-def _of_row(
+def _from_row(
     candidates: Sequence[Candidate],
     plan: Comparison,
     row: Row,
@@ -235,7 +235,7 @@ def _of_row(
     return Candidates(candidates, row.id, plan.machine, plan.code_hash, work, ready, open_pairs, environments)
 
 
-def of_command(
+def from_command(
     command: BenchmarkCommand, query: BisectionQuery, python: str, most_repeats: int, progress: Display
 ) -> Candidates[BenchmarkSide]:
     """Return commits of the caller's repository, or environments, whose benchmarks are measured."""

@@ -10,8 +10,9 @@ import pytest
 from pytest_benchmark.storage.file import FileStorage
 from scipy import special
 
+from common.machine import interference
 from compare.statistics import statistics
-from compare.tools.regression import benchmark_files
+from compare.tools.regression import benchmark_files, benchmark_runs
 from convtwins import pytest_plugin
 from convtwins.pytest_plugin import Paired
 from tests.compare.tools.regression.own_suite import FILES, SLOWER, notes_of, run_pytest
@@ -31,6 +32,13 @@ def stored(folder: Path, marker: str = "", files: int = 5) -> Path:
         run = json.dumps({"pair": number})
         run_pytest(repository, *BENCH, "--benchmark-autosave", CONVTWINS_RUN=run).succeeded()
     return repository
+
+
+def test_it_repeats_names_and_bounds_of_the_suite_which_it_cannot_import() -> None:
+    assert pytest_plugin.DISTURBED_FROM == interference.DISTURBED_FROM
+    assert pytest_plugin.KEY == benchmark_files.MACHINE_KEY
+    assert pytest_plugin.RUN_VARIABLE == benchmark_runs.RUN_VARIABLE
+    assert pytest_plugin.METRICS == benchmark_files.STATISTICS
 
 
 def test_it_is_imported_in_less_than_50_ms_and_brings_nothing_heavy() -> None:
