@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import pytest
 
@@ -311,7 +311,7 @@ def stored_files(storage: Any) -> tuple[list[dict[str, Any]], list[Path]]:
     return files, odd
 
 
-def _is_whole(values: Any) -> bool:
+def _is_whole(values: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether a stored file has all that a baseline needs, in its types."""
     if not isinstance(values, dict) or not isinstance(values.get("datetime"), str):
         return False
