@@ -386,7 +386,7 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 
 
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
-    names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+    names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml", "pytest_benchmark": "pytest-benchmark"}
     used = {
         names.get(module, module)
         for module in frozenset().union(*TABLE.values()) - {"tests", "plugins", *TABLE} - TRACKING - PROFILING
