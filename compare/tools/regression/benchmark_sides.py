@@ -118,8 +118,8 @@ class Repository:
 
             # What an installation put on Python's path, the folder itself, and the usual place of a package. Only
             # `python -m` has the folder on its path anyway.
-            own = [worktree.root / path for path in (*self._paths, self._folder, self._folder / "src", Path("src"))]
-            paths = dict.fromkeys([*filter(Path.is_dir, own), *revisions.python_path_at(to_worktree)])
+            source_paths = [worktree.root / path for path in (*self._paths, self._folder, self._folder / "src", Path("src"))]
+            paths = dict.fromkeys([*filter(Path.is_dir, source_paths), *revisions.python_path_at(to_worktree)])
             facts = revisions.describe_commit(commit, repository)
             planned = PlannedSide(
                 name=revision,

@@ -84,11 +84,7 @@ class MeasuredSubject(Frozen):
         return {*self.seeds, *(repeat for values in self.samples.values() for repeat in values)}
 
     def with_statistic(self, statistic: str) -> Self:
-        """Return a benchmark whose samples are this statistic of its rounds, in place of the one that its marker names.
-
-        Raises:
-            FolderError: a file lacks it.
-        """
+        """Return a benchmark whose samples are this statistic of its rounds, in place of the one that its marker names."""
         if statistic == self.statistic:
             return self
         ((metric, samples),) = self.samples.items()

@@ -217,8 +217,8 @@ def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[s
             metric = () if first.metric == JUDGED[0] else ("--metric", first.metric)
             return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
         if worse and judgement.kind == "benchmarks" and _is_commit(base) and base.commit != judgement.candidate.commit:
-            own = "--pytest" if "::" in worse[0].id else "--command"  # pytest's names have colons
-            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', worse[0].id)} {own} ...")]
+            option = "--pytest" if "::" in worse[0].id else "--command"  # pytest's names have colons
+            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', worse[0].id)} {option} ...")]
         is_open = is_of_runs and any(change.metric in times() for change in worse) and not judgement.operations
         return [("where in a step", "the same command with --profile and another --out")] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]

@@ -74,11 +74,7 @@ def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
 
 
 def pair_subjects(before: MeasuredSubject, now: MeasuredSubject, *, paired: bool) -> SubjectPair:
-    """Pair a row or benchmark with itself. Both sides have the statistic that the marker of `now` names.
-
-    Raises:
-        FolderError: a file of `before` lacks it.
-    """
+    """Pair a row or benchmark with itself. Both sides have the statistic that the marker of `now` names."""
     return SubjectPair(before.with_statistic(now.statistic), now, paired)
 
 
