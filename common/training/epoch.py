@@ -71,6 +71,8 @@ class Epoch:
         self.batch = batch
         self.first_step_seconds: float | None = None
         self.timers: list[Timer] = []
+        self.untimed_since: float | None = None
+        """Time when the blocks began with steps that are not timed, in seconds since 1970. None: the first timer began them."""
         self.turns: list[Turn] = []
         self.slices: list[Slice] = []
         self.left_out: set[int] = set()
@@ -171,7 +173,10 @@ class Epoch:
                 cold = min(1 + self.plan.spec.batches_ahead, max(len(steps) // 2, 1))
                 self.left_out.update(steps[:cold])
             num_timers, usage = len(self.timers), record.usage
-            yield from self._cut(steps, ends_epoch=position == len(self._block_steps))
+            blocks = self._cut(steps, ends_epoch=position == len(self._block_steps))
+            if not self.timers and not blocks[0].timed:
+                self.untimed_since = time.time()
+            yield from blocks
             if turns.are_taken and steps:
                 timers, used = self.timers[num_timers:], record.usage.minus(usage)
                 self.slices.append(

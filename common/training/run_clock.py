@@ -91,8 +91,7 @@ class RunClock(Observer):
 
     def _evidence(self, epoch: Epoch) -> ClockEvidence:
         timers, begin_times = epoch.timers, epoch.begin_times
-        # A turn may begin with a step that is not timed. Before turns were taken, the first timed step began the epoch.
-        started_at = min(timers[0].started_at, epoch.turns[0].continued_at or math.inf)
+        started_at = epoch.untimed_since or timers[0].started_at
         lead_seconds = math.inf
         if all(begin_times):
             lead_seconds = max(started_at - min(begin_times, default=started_at), seconds_ahead(epoch.turns, begin_times))
