@@ -98,7 +98,7 @@ class Turns:
 
     def _say(self, **values: float) -> None:
         assert self._socket is not None
-        with contextlib.suppress(BrokenPipeError):  # reading tells what has happened
+        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, which the next reading says
             self._socket.sendall(json.dumps(values).encode() + b"\n")
 
 

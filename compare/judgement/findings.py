@@ -112,7 +112,7 @@ def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[t
 
 def _small_in_turns(stored: StoredComparison, judged_family: Family) -> list[Statement]:
     """Caution against differences between two frameworks that the handovers of turns may make: see `SMALL_IN_TURNS`."""
-    if not any(slices.spans(run) for runs in stored.runs.values() for run in runs.values()):
+    if not any(slices.took_turns(runs.values()) for runs in stored.runs.values()):
         return []
     frameworks = {row.id: row.framework for row in stored.comparison.rows}
     names = [

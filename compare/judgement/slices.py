@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +96,11 @@ def paired(one: RunResult, other: RunResult) -> Iterator[tuple[TimedSlice, Timed
                 and min(timed.slice.seconds, partner.slice.seconds) > 0.0
             ):
                 yield timed, partner
+
+
+def took_turns(runs: Iterable[RunResult]) -> bool:
+    """Return whether any of these runs took turns."""
+    return any(epoch.slices for run in runs for epoch in run.epochs)
 
 
 def spans(result: RunResult) -> set[tuple[int, int, int]]:

@@ -359,8 +359,7 @@ def _settings(compared: JudgedComparison) -> str:
     seeds = f"seeds {', '.join(map(str, settings.seeds))}" if settings.seeds else f"seed {spec.seed}"
     repeat_words = _repeats(compared)[1]
     repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(settings.repeats, "repeat")
-    runs = (run for repeats_of_row in compared.stored.runs.values() for run in repeats_of_row.values())
-    repeats += ", in turns" if any(map(slices.spans, runs)) else ""
+    repeats += ", in turns" if any(slices.took_turns(runs.values()) for runs in compared.stored.runs.values()) else ""
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     training = f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}"
     return f"{training}, {seeds}, {repeats}{part}"

@@ -236,7 +236,7 @@ def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summ
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")
     took_turns = [
-        any(map(slices.spans, comparison.stored.runs[summary.id].values()))
+        slices.took_turns(comparison.stored.runs[summary.id].values())
         for comparison, summary in zip(compared, (ours, theirs), strict=True)
     ]
     return differing + ["device"] * (ours.device != theirs.device) + ["turns"] * (took_turns[0] != took_turns[1])
