@@ -112,7 +112,8 @@ def subject_parts(stored: StoredComparison) -> list[str]:
         else f"{len(wall_seconds)} of {wording.count(planned, 'run')}"
     )
     gpus = comparison.machine.get("gpus") if any(uses_accelerator(run.device) for run in runs) else None
-    where = ", ".join(gpus) if gpus else processors(comparison.machine).replace("(R)", "").removesuffix(" Processor")
+    short = str(comparison.machine.get("processor") or "").replace("(R)", "").removesuffix(" Processor")
+    where = ", ".join(gpus) if gpus else processors({**comparison.machine, "processor": short})
     digits = sorted({run.conditions.get("precision", "float32") for run in runs} | {spec.precision})
     return [
         f"{spec.model_label} on {comparison.data_name}: {length}, batch {spec.global_batch_size}, {repeats}{seeds}"

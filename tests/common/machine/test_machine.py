@@ -211,13 +211,34 @@ def test_a_machine_describes_itself_in_json() -> None:
         ({"system": "another kernel", "python": "3.13", "memory_mib": 63_900}, []),
         ({"host": None, "gpus": None}, []),
         ({"processor": "Another CPU", "host": "b"}, ["processor", "host"]),
+        ({"processor_model": "family 25, model 17, AVX-512"}, ["processor_model"]),
+        ({"processor_model": None}, []),
         ({"gpus": ["H200"]}, ["gpus"]),
         ({"memory_mib": 32_000}, ["memory_mib"]),
     ],
 )
 def test_a_machine_is_told_from_another_by_what_both_say(changed: dict[str, Any], differing: list[str]) -> None:
-    one = {"processor": "A CPU", "cores": 4, "logical_cores": 8, "memory_mib": 64_000, "gpus": ["H100"], "host": "a"}
+    one: dict[str, Any] = {"processor": "A CPU", "processor_model": "family 25, model 1, AVX2", "cores": 4, "logical_cores": 8}
+    one |= {"memory_mib": 64_000, "gpus": ["H100"], "host": "a"}
     assert machine.differences(one, one | changed) == machine.differences(one | changed, one) == differing
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [
+        ("model name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 1\nflags\t\t: avx avx2 fma\n", "family 25, model 1, AVX2"),
+        (
+            "model name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: avx avx2 avx512f\n",
+            "family 25, model 17, AVX-512",
+        ),
+        ("Features\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "implementer 0x41, part 0xd40, SVE"),
+        ("", ""),
+    ],
+)
+def test_two_generations_of_one_name_are_two_processors(tmp_path: Path, cpuinfo: str, model: str) -> None:
+    trees.write(tmp_path, {"cpuinfo": cpuinfo})
+    assert machine.processor_model(tmp_path / "cpuinfo") == model
+    assert machine.processor_model(tmp_path / "missing") == ""
 
 
 def test_a_host_is_known_by_a_digest_of_its_id_and_not_by_the_id(tmp_path: Path) -> None:
