@@ -62,6 +62,8 @@ class Slice(Exact):
     """CPU time of other work on the run's CPUs in these seconds."""
     stolen_cpu_seconds: Seconds
     """CPU time that the hypervisor gave to other machines instead."""
+    began_at: Seconds | None = None
+    """Time when the turn began, in seconds since 1970. None: an earlier version recorded none."""
 
 
 class EpochRecord(Exact):

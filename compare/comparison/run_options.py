@@ -80,12 +80,7 @@ class RunOptions:
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")] = (
         False
     )
-    turns: Annotated[
-        bool | None,
-        typer.Option(
-            "--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: on a CPU."
-        ),
-    ] = None
+    turns: options.Turns = None
     restarts: Annotated[
         int | None,
         typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import JsonValue
@@ -35,6 +36,10 @@ MAX_ACCURACY_DROP = 0.1
 MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
 
+LEAST_STARTS, MOST_FIRST_TURNS = 2, 0.75
+"""Number of repeats from which on it is told that a row always starts first, and the part of all turns that a row may have
+before the others. Two rows that take turns properly have half of them each, whatever the number of repeats."""
+
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
     """Cautions on the whole comparison, then on its rows."""
@@ -46,6 +51,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
         *_shared_cores(stored),
         *_not_interleaved(stored),
         *_out_of_step(stored),
+        *_always_first(stored),
         *_reruns(stored),
         *environments.cautions(stored),
     ]
@@ -346,6 +352,29 @@ def _out_of_step(stored: StoredComparison) -> list[Statement]:
     return [
         Statement(kind="out_of_step", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
         for row_id, repeats in repeats_of.items()
+    ]
+
+
+def _always_first(stored: StoredComparison) -> list[Statement]:
+    """Cautions on rows that started first in every repeat, or nearly always had the first turn, by row."""
+    starts, turns = Counter[str](), Counter[str]()
+    repeats_of, turns_of = Counter[str](), Counter[str]()
+    for repeat in stored.wall_seconds:
+        finished = {
+            row.id: repeats[repeat] for row in stored.comparison.rows if repeat in (repeats := finished_runs(stored, row))
+        }
+        runs = {row_id: run for row_id, run in finished.items() if slices.took_turns([run])}
+        if len(runs) < 2 or not (first_ones := slices.first_ones(runs)):
+            continue
+        starts[first_ones[0]] += 1
+        turns.update(first_ones)
+        repeats_of.update([*runs])
+        turns_of.update(dict.fromkeys(runs, len(first_ones)))
+    return [
+        Statement(kind="always_first", level="caution", rows=(row_id,), values={"repeats": starts[row_id], "turns": count})
+        for row_id, count in turns.items()
+        if repeats_of[row_id] >= LEAST_STARTS
+        and (starts[row_id] == repeats_of[row_id] or count > MOST_FIRST_TURNS * turns_of[row_id])
     ]
 
 

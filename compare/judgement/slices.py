@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +106,30 @@ def took_turns(runs: Iterable[RunResult]) -> bool:
 def spans(result: RunResult) -> set[tuple[int, int, int]]:
     """Return (epoch, first step, number of steps) of each slice of a run. Empty: it took no turns."""
     return {(epoch.epoch, slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices}
+
+
+def first_ones(runs: Mapping[str, RunResult]) -> list[str]:
+    """Return which row of a repeat began first in each slice that all its runs have, in the order of the training.
+
+    Args:
+        runs: {row id: run}, at least one.
+
+    Returns:
+        Ids of rows. Empty if a run recorded no times of its turns, or was interrupted meanwhile.
+    """
+    if any(run.resumes or run.restarts for run in runs.values()):
+        return []
+    begins = {
+        row_id: {
+            (epoch.epoch, slice_.first_step): slice_.began_at
+            for epoch in run.epochs
+            for slice_ in epoch.slices
+            if slice_.began_at is not None
+        }
+        for row_id, run in runs.items()
+    }
+    shared = set[tuple[int, int]].intersection(*map(set, begins.values()))
+    return [min(begins, key=lambda row_id: begins[row_id][place]) for place in sorted(shared)]
 
 
 def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:

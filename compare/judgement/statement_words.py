@@ -426,6 +426,11 @@ TEMPLATES: Templates = {
         "number {repeats:,}",
         "So whole runs are compared there, and noise of the machine counts.",
     ),
+    "always_first": RowTemplate(
+        "always began before the rows that it took turns with",
+        "{repeats:repeat}, {turns:turn}",
+        "What starts first may be slower, so ratios may be off. Orders alternate unless the suite has a defect: report it.",
+    ),
     "made_again": _made_again,
     "set_apart": _set_apart,
     "another_environment": "{row_id}, repeat {repeat}: ANOTHER ENVIRONMENT than before the proof: {changes}.",

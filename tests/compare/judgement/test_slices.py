@@ -123,6 +123,46 @@ def test_a_row_whose_turns_were_other_steps_is_named() -> None:
     assert (caution.rows, caution.values) == ((list(runs)[2],), {"repeats": [2]})
 
 
+def began_in_order(repeats: list[list[int]]) -> Any:
+    """Two rows with slices of these repeats, each given by which row began each of its slices first."""
+    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
+    stored = comparisons.of_rows(rows, repeats=len(repeats))
+    runs: dict[str, dict[int, RunResult]] = {}
+    for number, row_id in enumerate(stored.runs):
+        runs[row_id] = {}
+        for repeat, firsts in enumerate(repeats):
+            made = run(*[1.0] * len(firsts))
+            timed = [
+                slice_.model_copy(update={"began_at": 1e9 + 2.0 * place + (first != number)})
+                for place, (slice_, first) in enumerate(zip(made.epochs[0].slices, firsts, strict=True))
+            ]
+            runs[row_id][repeat] = made.model_copy(update={"epochs": [made.epochs[0].model_copy(update={"slices": timed})]})
+    return stored.model_copy(update={"runs": runs})
+
+
+@pytest.mark.parametrize(
+    ("repeats", "named"),
+    [
+        ([[0, 1, 0], [1, 0, 1], [0, 1, 0]], None),  # as it should be
+        ([[0, 1, 0, 1], [0, 1, 0, 1]], 0),  # planted: each repeat starts with the same row
+        ([[1, 1, 1, 1], [0, 1, 1, 1]], 1),  # planted: starts alternate, turns do not
+        ([[0, 0, 0, 0]], None),  # one repeat cannot alternate
+    ],
+)
+def test_a_row_that_always_starts_first_is_named(repeats: list[list[int]], named: int | None) -> None:
+    stored = began_in_order(repeats)
+    found = [each for each in cautions.statements(stored, summary.summarize(stored)) if each.kind == "always_first"]
+    assert [each.rows for each in found] == ([] if named is None else [([*stored.runs][named],)])
+
+
+def test_turns_without_times_or_of_interrupted_runs_name_no_row() -> None:
+    stored = began_in_order([[0, 1, 0, 1], [0, 1, 0, 1]])
+    (one, other) = ([*repeats.values()] for repeats in stored.runs.values())
+    assert slices.first_ones({"a": one[0], "b": other[0]}) == ["a", "b", "a", "b"]
+    assert slices.first_ones({"a": one[0], "b": FAST}) == []
+    assert slices.first_ones({"a": one[0], "b": other[0].model_copy(update={"resumes": 1})}) == []
+
+
 @pytest.mark.parametrize(("between", "within"), [(0.0, 0.1), (0.1, 0.01)])
 def test_the_noise_of_repeats_is_told_apart_from_that_within_them(between: float, within: float) -> None:
     random = np.random.default_rng(3)
