@@ -12,8 +12,10 @@ from scipy.optimize import nnls
 
 from compare.tools.same.judging import Comparison, Floats
 
-EXPLAINED = 1e-2
-"""Largest part of a difference that a cause which explains it in numbers may leave."""
+LIKELY = 1e-3
+"""Relative difference from which on causes are proposed where nothing tells rounding from another training."""
+EXPLAINED, FITTED = 1e-2, 1e-3
+"""Largest part of a difference that a cause which explains it in numbers may leave, and one with a fitted number."""
 _MOST_SHIFT = 8
 _LEAST_STEPS = 3
 """Fewest steps that a pattern has to explain."""
@@ -30,6 +32,10 @@ _UNEXPLAINED = 0.08
 _PRECISION_DIFFERENCE = 2e-2
 """Largest relative difference of a first loss that a lower precision explains."""
 _UNCORRELATED = 0.4
+_SAME_MEAN = 1e-4
+"""Largest difference of the means of two curves that have the same examples, as a part of the largest difference."""
+_SMALL = 0.3
+"""Median difference, divided by the median change from step to step, up to which a lower precision is likelier than others."""
 _UNMOVED = 1e4
 """Range of the losses of a training, divided by that of one which does not train."""
 _MOST_PARTS = 1024
@@ -61,23 +67,25 @@ class _Pattern(NamedTuple):
     start: int
     """Index of the first difference that rounding does not explain."""
 
-    def residual(self, ours: Floats, theirs: Floats) -> float | None:
+    def residual(self, ours: Floats, theirs: Floats, explained: float = EXPLAINED) -> float | None:
         """Return the part of the difference that remains if `ours` stands for `theirs`. None: too much remains."""
         largest = float(np.abs(self.difference).max())
         written = 2 * sum(curve.resolution for curve in self.comparison.curves)
         if len(ours) < _LEAST_STEPS or not largest or 10 * written > largest:
             return None
         remaining = float(np.abs(ours - theirs).max())
-        return remaining / largest if remaining <= max(EXPLAINED * largest, written) else None
+        return remaining / largest if remaining <= max(explained * largest, written) else None
 
 
 def explain(comparison: Comparison, processes: tuple[int | None, int | None] = (None, None)) -> list[Cause]:
-    """Return the causes that fit, the likeliest first. Empty if rounding explains the difference.
+    """Return the causes that fit, the likeliest first. Empty if rounding explains the difference, or may well do so.
 
     Args:
         processes: number of processes that A's and B's commands start, where their words say it.
     """
     start = comparison.first_beyond
+    if start is None and comparison.verdict == "cannot tell" and not comparison.is_moved:
+        start = next(iter(np.flatnonzero(comparison.relative > LIKELY).tolist()), None)
     if start is None:
         return []
     aligned = comparison.aligned
@@ -111,7 +119,7 @@ def _scaled(pattern: _Pattern) -> Iterator[Cause]:
     if not (a != 0).all():
         return
     ratio = float(np.median(b / a))
-    if (residual := pattern.residual(ratio * a, b)) is not None:
+    if (residual := pattern.residual(ratio * a, b, FITTED)) is not None:
         yield Cause("loss-scale", {"times": ratio}, "", residual)
     elif pattern.start == 0:
         first = float(b[0] / a[0])
@@ -136,7 +144,7 @@ def _shifted(pattern: _Pattern) -> Iterator[Cause]:
 def _offset(pattern: _Pattern) -> Iterator[Cause]:
     """A constant is added."""
     constant = float(np.median(pattern.difference))
-    residual = pattern.residual(pattern.a + constant, pattern.b)
+    residual = pattern.residual(pattern.a + constant, pattern.b, FITTED)
     if residual is not None and len(pattern.a) > _LEAST_STEPS and np.ptp(pattern.a) > 0:
         yield Cause("loss-offset", {"by": constant}, "", residual)
 
@@ -159,7 +167,7 @@ def _averaged(pattern: _Pattern) -> Iterator[Cause]:
             weight = float((averaged[1] - plain[1]) / (averaged[0] - plain[1]))
             if (
                 0.05 < weight < 1
-                and (residual := pattern.residual(_smoothed(plain, averaged[0], weight), averaged)) is not None
+                and (residual := pattern.residual(_smoothed(plain, averaged[0], weight), averaged, FITTED)) is not None
             ):
                 yield Cause("running-mean", {**values, "weight": weight}, "exponential", residual)
                 return
@@ -207,6 +215,8 @@ def _permuted(pattern: _Pattern) -> Iterator[Cause]:
     residual = pattern.residual(np.sort(pattern.a), np.sort(pattern.b))
     if residual is not None and np.ptp(pattern.a) > 0:
         yield Cause("order", {}, "exact", residual)
+    elif _is_noise(pattern.difference) and abs(pattern.difference.mean()) <= _SAME_MEAN * np.abs(pattern.difference).max():
+        yield Cause("order", {}, "mean", 0.0)
 
 
 def _at_ends(pattern: _Pattern) -> Iterator[Cause]:
@@ -272,15 +282,18 @@ def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[Cause]:
     order, weights = Cause("order"), Cause("initial-weights")
     if has_gaps and (rate := _learning_rate(pattern)):
         yield rate
-    if comparison.relative[0] <= _PRECISION_DIFFERENCE and not _is_noise(difference):
-        yield Cause("precision", {"by": float(comparison.relative[0])}, "size")
-        yield weights
+    precision = Cause("precision", {"by": float(comparison.relative[0])}, "size")
+    changes = np.abs(np.diff(pattern.a))
+    is_small = len(changes) > 0 and np.median(np.abs(difference)) <= _SMALL * np.median(changes)
+    if comparison.relative[0] <= _PRECISION_DIFFERENCE and is_small:
+        is_likely = _is_noise(difference) or comparison.relative[0] <= _PRECISION_DIFFERENCE / 10
+        yield from (precision, weights) if is_likely else (weights, precision)
     elif _is_noise(difference):
-        yield from (order, Cause("draws"), weights)
+        yield from (order, Cause("one-rank"), Cause("draws"), weights)
     elif len(difference) >= _LEAST_STEPS and end < begin / 2:
-        yield from (weights, order)
+        yield from (weights, Cause("loss-definition"), Cause("batch-statistics"))
     else:
-        yield from (Cause("loss-definition"), weights, order)
+        yield from (Cause("loss-definition"), Cause("batch-statistics"), weights)
 
 
 def _late(pattern: _Pattern) -> Iterator[Cause]:

@@ -95,8 +95,7 @@ class Comparison:
     @property
     def first_blunt(self) -> int | None:
         """Index of the first step where rounding alone may change the loss by more than `SHARP`. None: there is none."""
-        scale = np.maximum(np.abs(self.aligned.a), np.abs(self.aligned.b))
-        return next(iter(np.flatnonzero(~(self.limit <= SHARP * scale)).tolist()), None)
+        return next(iter(np.flatnonzero(self.limit > SHARP * scale_of(self.aligned)).tolist()), None)
 
 
 def align(a: Curve, b: Curve, most_steps: int | None = None) -> Aligned:
@@ -182,7 +181,7 @@ def judge(
     missing = tuple(int(np.sum(curve.steps > end)) for curve, end in zip((a, b), ends, strict=True))
     if most_steps is not None or aligned.both_end is not None:
         missing = (0, 0)
-    is_blunt = limit[0] > SHARP * max(abs(aligned.a[0]), abs(aligned.b[0]))
+    is_blunt = limit[0] > SHARP * scale_of(aligned)[0]
     if (difference > limit).any():
         verdict: Verdict = "another training"
     elif any(missing):
@@ -200,7 +199,7 @@ def judge(
 
 
 def _limit_by_copies(a: Curve, b: Curve, aligned: Aligned, copies: Sequence[Copies]) -> Floats:
-    unit, scale = loss_unit(a, b), _scale(aligned)
+    unit, scale = loss_unit(a, b), scale_of(aligned)
     limits = [loss_limit(of_side.rounding[None], scale, unit) for of_side in copies]
     return np.maximum.accumulate(np.max(limits, axis=0)) + a.resolution + b.resolution
 
@@ -213,17 +212,21 @@ def loss_unit(a: Curve, b: Curve) -> float:
 
 def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floats) -> Floats:
     """Return what float32 may differ by, from the first difference on amplified by each step that was trained since."""
-    scale, resolution = _scale(aligned), a.resolution + b.resolution
+    scale, resolution = scale_of(aligned), a.resolution + b.resolution
     gaps = np.diff(aligned.steps, prepend=min(int(aligned.steps[0]), 1)).clip(0, _MOST_GAP)
     if a.is_counted or b.is_counted:
         gaps = np.minimum(gaps, 1)
     seen = np.maximum(np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0), FLOAT32_TOLERANCE)
     seen = np.maximum(seen, np.divide(resolution, scale, out=np.zeros_like(scale), where=scale > 0))
     before = np.concatenate([[FLOAT32_TOLERANCE], np.maximum.accumulate(seen)[:-1]])
-    return before * AMPLIFIED**gaps * scale + resolution
+    limit = before * AMPLIFIED**gaps * scale + resolution
+    for beyond in np.flatnonzero(difference > limit)[:1].tolist():  # what follows such a difference is no rounding
+        limit[beyond:] = limit[beyond] / scale[beyond] * scale[beyond:]
+    return limit
 
 
-def _scale(aligned: Aligned) -> Floats:
-    """Return the larger of both losses at each step."""
-    scale = np.maximum(np.abs(aligned.a), np.abs(aligned.b))
-    return np.where(np.isfinite(scale), scale, np.minimum(np.abs(aligned.a), np.abs(aligned.b)))
+def scale_of(aligned: Aligned) -> Floats:
+    """Return the larger of both losses at each step, or the finite one."""
+    a, b = np.abs(aligned.a), np.abs(aligned.b)
+    larger = np.fmax(a, b)
+    return np.where(np.isfinite(larger), larger, np.fmin(a, b))

@@ -20,7 +20,7 @@ from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
 from compare.tools.same.causes import Cause
 from compare.tools.same.curves import Curve
-from compare.tools.same.judging import Comparison
+from compare.tools.same.judging import Comparison, scale_of
 from compare.tools.same.subjects import Subject
 
 NAME, RESULTS_FILE = "same", "same.json"
@@ -29,9 +29,8 @@ MAX_NAMED = 3
 """Number of causes that the first screen names. It counts the others."""
 _TONES = {"same": "good", "rounding": "good", "another training": "bad", "cannot tell": "warn"}
 _LABELS = {"same": "Same", "rounding": "Rounding", "another training": "Not the same", "cannot tell": "Cannot tell"}
-_AROUND = 2
-"""Number of steps before the first difference that the first screen shows."""
-_SHOWN_STEPS = 6
+_SCREEN_STEPS, _REPORT_STEPS = (1, 3), (2, 8)
+"""(steps before the first difference, steps in all) that the first screen and the report show."""
 _STEP_COLUMNS = (
     Column("step", "step"),
     Column("a", "A", 6),
@@ -59,7 +58,10 @@ def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequen
     if comparison.first_beyond is not None and not causes:
         cause_sentences = same_words.sentences([Statement(kind="no_cause", level="info")])
     steps = _rows(comparison)
-    table = Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps))
+    table, screen_table = (
+        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *shown))
+        for shown in (_REPORT_STEPS, _SCREEN_STEPS)
+    )
     return Report(
         title=TITLE,
         name=NAME,
@@ -99,7 +101,7 @@ def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequen
                 Paragraph("Experiment", experiments, most=MAX_NAMED),
                 Paragraph("Judged", same_words.sentences(cautions)),
             ),
-            table=None if comparison.first is None else table,
+            table=None if comparison.first is None else screen_table,
             next=_next(comparison),
         ),
     )  # fmt: skip
@@ -142,9 +144,8 @@ def _answer(comparison: Comparison) -> Statement:
         case "another training":
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
-            return Statement(
-                kind="curves_another", level="finding", values={**values, "step": step, "others": number_beyond - 1}
-            )
+            values |= {"step": step, "others": number_beyond - 1}
+            return Statement(kind="curves_another", level="finding", values=values)
         case "cannot tell":
             if any(comparison.missing):
                 values["agree"] = "agree within rounding" if comparison.difference.any() else "agree"
@@ -160,20 +161,16 @@ def _first_difference(comparison: Comparison) -> list[Statement]:
         return []
     place = first if comparison.first_beyond is None else comparison.first_beyond
     aligned = comparison.aligned
+    limit = float(comparison.limit[place] / (scale_of(aligned)[place] or 1.0))
     values = {
         "step": int(aligned.steps[place]), "a": float(aligned.a[place]), "b": float(aligned.b[place]),
-        "relative": float(comparison.relative[place]), "limit": _relative_limit(comparison, place),
+        "relative": float(comparison.relative[place]), "limit": limit,
     }  # fmt: skip
     statements = [Statement(kind="first_difference", level="finding", values=values)]
     if first < place:
         earlier = {"step": int(aligned.steps[first]), "relative": float(comparison.relative[first])}
         statements.append(Statement(kind="first_rounding", level="info", values=earlier))
     return statements
-
-
-def _relative_limit(comparison: Comparison, place: int) -> float:
-    scale = max(abs(float(comparison.aligned.a[place])), abs(float(comparison.aligned.b[place])))
-    return float(comparison.limit[place]) / scale if scale else 0.0
 
 
 def _limit(comparison: Comparison) -> list[Statement]:
@@ -233,11 +230,11 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _around(comparison: Comparison, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows around the first difference that counts."""
+def _around(comparison: Comparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
+    """Return some rows around the first difference that counts."""
     places = [place for place in (comparison.first_beyond, comparison.first) if place is not None]
-    start = max((places or [0])[0] - _AROUND, 0)
-    return rows[start : start + _SHOWN_STEPS]
+    start = max((places or [0])[0] - before, 0)
+    return rows[start : start + number]
 
 
 def _row_at(comparison: Comparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:

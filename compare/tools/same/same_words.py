@@ -34,7 +34,7 @@ def _times(factor: float) -> str:
     """Format a factor: `2 times`, `1/2 of`, `1.37 times`."""
     if factor < 1 and abs(round(1 / factor) * factor - 1) < 1e-3:
         return f"1/{round(1 / factor)} of"
-    return f"{factor:.6g} times"
+    return f"{factor:.4g} times"
 
 
 def _processes(values: Mapping[str, Any]) -> str:
@@ -70,8 +70,8 @@ def _undone(subject: str, factor: float) -> str:
 def _rate(values: Mapping[str, Any]) -> str:
     part = wording.percent(values["explained"])
     return (
-        f"B's losses fall as A's do with about {_times(values['times'])} A's learning rate. That explains {part} of the squared "
-        "differences. The rate was scaled, or gradients are a sum where A has a mean, or a mean of means."
+        f"B's losses fall as A's do with about {_times(values['times'])} A's learning rate. That explains {part} of the "
+        "squared differences. The rate was scaled, or gradients are a sum where A has a mean, or a mean of means."
         f"{_processes(values)}"
     )
 
@@ -97,7 +97,10 @@ _SAME_ORDER = (
     "Print a checksum of each batch (ids or labels) in both at that step. Confirmed if they differ. Then shuffle once with one "
     "seed, or without shuffling."
 )
-_ZERO_RATE = "Run both with the learning rate 0. Confirmed if the losses are the same ones in another order."
+_ZERO_RATE = (
+    "Run both with the learning rate 0 for one epoch. Confirmed if the losses then are the same in another order, or have the "
+    "same mean."
+)
 CAUSES: dict[str, tuple[Template, Template]] = {
     "divergence": (
         _divergence,
@@ -130,6 +133,10 @@ CAUSES: dict[str, tuple[Template, Template]] = {
         "Log one sum for each update in {one}, and compare again. Confirmed if they agree.",
     ),
     "order/exact": ("Both have the same losses in another order: the batches come in another order.", _SAME_ORDER),
+    "order/mean": (
+        "Both losses have the same mean: the same examples come in other batches.",
+        _SAME_ORDER,
+    ),
     "order": (
         "The differences look random from the first step on: other examples in each batch, or in another order.",
         _ZERO_RATE,
@@ -176,6 +183,14 @@ CAUSES: dict[str, tuple[Template, Template]] = {
         "Or other random draws on the same examples: dropout or augmentation with another seed.",
         "Switch dropout and augmentation off in both, and compare again. Confirmed if they agree.",
     ),
+    "one-rank": (
+        "Or one process logs its own loss alone, not the mean over all.",
+        "Average the loss over processes (all_reduce) before it is logged. Confirmed if they agree.",
+    ),
+    "batch-statistics": (
+        "Or BatchNorm sees a part of the batch on one side: one process's examples, or a micro-batch.",
+        "Synchronise BatchNorm (SyncBatchNorm), or set it to eval() in both. Confirmed if the first losses agree.",
+    ),
     "loss-definition": (
         "One curve stays above the other from the first step on: another loss (label smoothing, weight decay in the loss, an "
         "auxiliary term, padding counted), or other inputs.",
@@ -206,6 +221,11 @@ CAUSES: dict[str, tuple[Template, Template]] = {
 """(sentence, experiment) of every cause, by its name and variant."""
 
 
+def _another(values: Mapping[str, Any]) -> str:
+    others = f", nor at {wording.count(values['others'], 'other step')}" if values["others"] else ""
+    return f"Another training: rounding does not explain the difference at step {values['step']}{others}."
+
+
 def _first_difference(values: Mapping[str, Any]) -> str:
     limit = "nothing" if values["limit"] == 0 else f"{values['limit']:.1e}"
     text = f"Step {values['step']}: A {values['a']:.9g}, B {values['b']:.9g}, {values['relative']:.1e} apart."
@@ -234,7 +254,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "curves_repeat": (
         "The same within repeats: the losses of {steps:step} differ by {largest:.1e} at most, as repeats of one command do."
     ),
-    "curves_another": "Another training: rounding does not explain step {step}, nor {others} of the other steps.",
+    "curves_another": _another,
     "curves_undecided": "Cannot tell rounding from another training: the losses differ by {largest:.1e} at most.",
     "curves_blunt": (
         "Cannot tell: copies that are moved by one unit in the last place differ by more than 1 % at the first logged step. "

@@ -127,7 +127,7 @@ class Subject(NamedTuple):
 def subject(letter: str, text: str, written: Path | None = None) -> Subject:
     """Return a side from a word of the command line: a file or folder that is there, or else a command."""
     path = Path(text)
-    if _exists(path) and not (path.is_file() and os.access(path, os.X_OK)):
+    if text and _exists(path) and not (path.is_file() and os.access(path, os.X_OK)):
         return Subject(letter, text)
     try:
         words = shlex.split(text)
