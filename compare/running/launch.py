@@ -216,6 +216,54 @@ class DescribingProcess(_CapturedProcess):
         return fields
 
 
+class CommandOutput(NamedTuple):
+    """How a command of a user ended."""
+
+    stdout: str
+    stderr: str
+    """Empty if it was not captured apart."""
+    code: int
+
+
+def run_command(
+    words: Sequence[str], folder: Path | None, environment: Mapping[str, str], *, stderr: int = subprocess.STDOUT
+) -> CommandOutput:
+    """Run a user's command to its end, with its descendants in a group of their own, which ends if this process is interrupted.
+
+    Args:
+        words: program and arguments. No shell reads them.
+        folder: where it runs. None: here.
+        environment: all its variables.
+        stderr: `subprocess.PIPE` captures it apart from stdout.
+    """
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # a word with a null letter is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnfitError(f"{words[0]} cannot be started ({reason}). Name a program that is there.") from None
+    try:
+        output, errors = process.communicate()
+        return CommandOutput(output, errors or "", process.returncode)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
 def _last_lines(text: str) -> str:
     return "\n".join(text.splitlines()[-_LAST_LINES:])
 
