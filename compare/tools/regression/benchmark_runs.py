@@ -314,9 +314,8 @@ def code_hash() -> str:
 
 
 def plugin_file() -> Path:
-    """Return the file of the plug-in. An installed package has it above the suite, a checkout beside it."""
-    names = (machine.PROJECT_ROOT / "convtwins", machine.PROJECT_ROOT.parent)
-    return next(folder / "pytest_plugin.py" for folder in names if (folder / "pytest_plugin.py").exists())
+    """Return the file of the plug-in. A checkout and an installed package have it in the suite."""
+    return machine.PROJECT_ROOT / "convtwins" / "pytest_plugin.py"
 
 
 def _read_figures(path: Path) -> dict[str, float]:

@@ -12,7 +12,16 @@ from compare.statistics.noise import LEAST_NEIGHBOURS
 from compare.statistics.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.statistics.verdict_words import UNBOUNDED, p_value_words, p_words, percent_words, resolution_words
 from compare.tools.regression import regress_screen
-from compare.tools.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
+from compare.tools.regression.records import (
+    ACCURACY,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    FAILED,
+    UNDECIDED,
+    Change,
+    Judgement,
+    heading,
+)
 
 _OPERATIONS = (
     "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
@@ -27,7 +36,8 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
         repeats: number of pairs that the command has measured. 0: both sides were stored.
     """
     sides = (("Baseline", judgement.baseline), ("Candidate", judgement.candidate))
-    bad, decided = judgement.verdicts.count("regression"), judgement.exit_code in (EXIT_OK, EXIT_REGRESSION)
+    bad, too_fast = (judgement.verdicts.count(verdict) for verdict in FAILED)
+    decided = judgement.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
         title=headline(judgement),
         headline=_style(judgement),
@@ -49,6 +59,7 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
         ],
         marks=[
             Mark("Regressions", str(bad), "bad" if bad else "good"),
+            *[Mark("Faster than allowed", str(too_fast), "bad")] * bool(too_fast),
             Mark("Figures", f"{len(judgement.verdicts)}, {judgement.tested} tested", "good" if decided else "warn"),
             Mark("Not ruled out", str(judgement.num_not_ruled_out), "warn" if judgement.num_not_ruled_out else "good"),
         ],
@@ -74,9 +85,8 @@ def _noise_words(judgement: Judgement) -> str:
 
 def headline(judgement: Judgement) -> str:
     """The verdict in a sentence."""
-    bad = judgement.verdicts.count("regression")
-    if bad:
-        return f"REGRESSION in {bad} of {len(judgement.verdicts)} figures."
+    if failures := regress_screen.failure_words(judgement):
+        return f"{failures}."
     thresholds = (
         f"({percent_words(judgement.threshold)} of seconds and MiB, {percent_words(judgement.accuracy_threshold)} of accuracy)"
     )
@@ -151,6 +161,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     sections = [
         ("Regressions", lines_with("regression")),
+        ("Faster than the marker allows: the baseline is out of date", lines_with("faster than allowed")),
         ("Cannot tell", undecided),
         ("Not tested", lines_with("not tested")),
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compare.cli.terminal import FULL
-from compare.cli.wording import command, count, percent, shortened
+from compare.cli.wording import command, count, joined, percent, shortened
 from compare.judgement import statement_words
 from compare.judgement.figures import times
 from compare.judgement.sides import BASE, HEAD
@@ -19,6 +19,7 @@ from compare.statistics.verdict_words import UNBOUNDED, difference_words, percen
 from compare.tools.regression.records import (
     EXIT_OK,
     EXIT_REGRESSION,
+    FAILED,
     JUDGED,
     UNDECIDED,
     Change,
@@ -67,6 +68,7 @@ def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | 
     cautions = f" {count(others, 'caution')}: {FULL}." if others and not serious else ""
     parts = (
         ("Worse", list(_worse(judgement)), "bad"),
+        ("Faster", list(_largest_first(judgement, "faster than allowed")), "bad"),
         ("Unsure", _unsure(judgement, undecided_reasons, pairs), "warn"),
         ("A/A", _against_itself(judgement, cautions), ""),
         ("Trouble", list(map(ScreenLine, serious)), "bad"),
@@ -104,17 +106,24 @@ def _side_words(side: MeasuredSide) -> str:
     return f"{shortened(part if part in (BASE, HEAD) else folder, 24)} ({side.commit})"
 
 
+def failure_words(judgement: Judgement) -> str:
+    """Say how many figures fail, and why: `REGRESSION in 1 of 4 figures`. Empty: none does."""
+    kinds = zip(("REGRESSION", "FASTER THAN ALLOWED"), FAILED, strict=True)
+    failed = [f"{word} in {number}" for word, verdict in kinds if (number := judgement.verdicts.count(verdict))]
+    return f"{joined(failed)} of {count(len(judgement.verdicts), 'figure')}" if failed else ""
+
+
 def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
     number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
     decided = [change.verdict for change in judgement.changes if not change.not_ruled_out] + [
         fact.verdict for fact in judgement.facts
     ]
-    kinds = Counter(verdict for verdict in decided if verdict not in ("regression", *UNDECIDED))
+    kinds = Counter(verdict for verdict in decided if verdict not in (*FAILED, *UNDECIDED))
     counts = ", ".join(f"{times} {verdict.replace(',', '')}" for verdict, times in kinds.most_common())
     rest = f" {counts}." if counts else ""
     if judgement.exit_code == EXIT_REGRESSION:
-        return f"REGRESSION in {judgement.verdicts.count('regression')} of {number} figures: {code}.{rest}"
+        return f"{failure_words(judgement)}: {code}.{rest}"
     if judgement.exit_code != EXIT_OK:
         return f"CANNOT TELL whether there is a regression: {code}.{rest}"
     return f"No regression in {count(number, 'figure')}: {code}.{rest}"
@@ -127,12 +136,16 @@ def _limits(judgement: Judgement) -> str:
 
 def _worse(judgement: Judgement) -> Iterator[ScreenLine]:
     """Each figure that is worse, with its limit. The largest change comes first."""
-    worse = [change for change in judgement.changes if change.verdict == "regression"]
-    for change in sorted(worse, key=lambda change: -abs(change.change.value - _unchanged(change))):
-        yield _figure(change, judgement)
+    yield from _largest_first(judgement, "regression")
     for fact in judgement.facts:
         if fact.verdict == "regression":
             yield ScreenLine(f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now")
+
+
+def _largest_first(judgement: Judgement, verdict: str) -> Iterator[ScreenLine]:
+    changes = [change for change in judgement.changes if change.verdict == verdict]
+    for change in sorted(changes, key=lambda change: -abs(change.change.value - _unchanged(change))):
+        yield _figure(change, judgement)
 
 
 def _unchanged(change: Change) -> float:
