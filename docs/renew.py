@@ -59,7 +59,7 @@ def report(example: Path, out: Path) -> str:
     """What `convtwins report` prints of stored results: the first screen, and everything. Its files go into `out`, a copy."""
     shutil.copytree(example, out)
     first, everything = (_convtwins("report", out.name, *full, cwd=out.parent) for full in ((), ("--full",)))
-    return f"{first}\n{everything}"
+    return f"{first}\n{everything}".replace(f"{DOCS.parent}/.venv/", ".venv/")  # as a reader in the clone would see it
 
 
 def renewed(page: str, printed: str) -> str:

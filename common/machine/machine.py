@@ -11,6 +11,8 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +28,33 @@ from common.machine import code_version, environment
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 """The folder of the suite's packages: a checkout, or `convtwins/_app` of an installed package."""
 INSTALLED = PROJECT_ROOT.name == "_app"
-COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
-"""Name of the command line, as a user can paste it."""
+
+
+def pasteable_command(folder: Path, launcher: Path, on_path: str | None) -> str:
+    """Return the command line of the suite, as a user can paste it into a shell that stands in a folder.
+
+    Args:
+        folder: working directory of the shell.
+        launcher: the program that starts the suite.
+        on_path: the program that the shell starts for `convtwins`. None: there is none.
+    """
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(launcher):
+        return "convtwins"
+    is_near = folder in (launcher.parent.parent, launcher.parent.parent.parent)  # as .venv/bin/convtwins
+    return shlex.quote(str(launcher.relative_to(folder) if is_near else launcher))
+
+
+def _pasteable_command() -> str:
+    launcher = Path(sys.executable).with_name("convtwins") if INSTALLED else PROJECT_ROOT / ".venv/bin/convtwins"
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # the shell's folder is gone
+        folder = launcher.parent
+    return pasteable_command(folder, launcher, shutil.which("convtwins") if INSTALLED else None)
+
+
+COMMAND = _pasteable_command()
+"""The command line of the suite, as a user can paste it where this process was started."""
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""

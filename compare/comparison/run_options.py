@@ -134,6 +134,11 @@ class RunOptions:
         if self.elastic is not None and self.replicas not in (None, self.elastic[1]):
             received = f"{self.elastic[0]}:{self.elastic[1]} and --replicas {self.replicas}"
             raise SpecError(f"--elastic says how many replicas there are. Received: {received}. Give one.")
+        if self.inputs and set(self.inputs) == {"inline"} and any(self.workers or ()):
+            numbers = ", ".join(map(str, self.workers or ()))
+            raise SpecError(
+                f"--input inline has no workers. Received: --workers {numbers}. Leave out --workers, or use --input workers."
+            )
         least, replicas = self.elastic or (None, self.replicas)
         return {
             "replicas": replicas,

@@ -34,6 +34,26 @@ def child(code: str) -> Generator[tuple[int, str]]:
         process.communicate()  # closes stdin, which ends it
 
 
+# The command line, as printed.
+
+
+@pytest.mark.parametrize(
+    ("folder", "launcher", "on_path", "expected"),
+    [
+        ("/home/me/clone", "/home/me/clone/.venv/bin/convtwins", None, ".venv/bin/convtwins"),
+        ("/home/me/work", "/home/me/clone/.venv/bin/convtwins", None, "/home/me/clone/.venv/bin/convtwins"),
+        ("/home/me", "/home/me/my clone/.venv/bin/convtwins", None, "'/home/me/my clone/.venv/bin/convtwins'"),
+        ("/home/me", "/opt/env/bin/convtwins", "/opt/env/bin/convtwins", "convtwins"),
+        ("/home/me", "/opt/env/bin/convtwins", "/usr/bin/convtwins", "/opt/env/bin/convtwins"),
+        ("/opt/env/bin", "/opt/env/bin/convtwins", None, "/opt/env/bin/convtwins"),
+    ],
+)
+def test_a_printed_command_can_be_pasted_where_it_is_printed(
+    folder: str, launcher: str, on_path: str | None, expected: str
+) -> None:
+    assert machine.pasteable_command(Path(folder), Path(launcher), on_path) == expected
+
+
 # Limits.
 
 
