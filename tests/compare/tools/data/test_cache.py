@@ -127,7 +127,7 @@ print(numpy.asarray(dataset.train.images).sum() > 0 and (again is None or len(ag
 def test_what_is_being_written_stays_and_what_a_killed_process_left_goes_whatever_its_age(pets: Path, root: Path) -> None:
     fill(str(pets), root)
     (entry,) = (path.parent for path in (root / "decoded").glob("*/entry.json"))
-    left = [entry.with_name(f"{entry.name}.partial"), root / "leaves" / ".0123456789abcdef.xyz"]
+    left = [entry.with_name(f"{entry.name}.partial"), root / "leaves" / "0123456789abcdef.partial"]
     for folder in left:
         (folder / "class").mkdir(parents=True)
     with store.lock(entry):
