@@ -56,7 +56,7 @@ def test_everything_is_listed_with_its_source_size_and_last_use(pets: Path, root
     (root / "cifar-10-binary.tar.gz").write_bytes(bytes(5000))
     (root / "another programs file").touch()
     dataset = load(Data(source=str(pets)), seed=0, cache_dir=str(root / "other"))
-    statistics.dataset_statistics(dataset.train.images, dataset.content_hash, cache_dir=str(root))
+    statistics.dataset_statistics(dataset.train, dataset.content_hash, cache_dir=str(root))
     items = listed(root)
     kinds = {"decoded images", "checked files", "splits", "made-up leaves", "means and deviations", "download"}
     assert set(items) - {"content hashes"} == kinds  # hashes are remembered of settled files alone
