@@ -93,12 +93,12 @@ def _detail(facts: Mapping[str, Any]) -> str:
         return ", ".join(f"{count:,} {split}" for split, count in facts["sizes"].items())
     if "image_size" in facts:
         return f"{facts['stored']:,} of {facts['images']:,}, {facts['image_size']} px"
-    return {"files": "image files", "arrays": "arrays"}.get(facts.get("form", ""), "")
+    return f"{facts['files']:,} files" if "files" in facts else ""
 
 
 def _leaves(root: Path) -> Iterator[CacheItem]:
     for place in _folders(root / synthetic_leaves.NAME):
-        if not place.name.startswith(".") and place.suffix != ".partial":
+        if place.suffix != ".partial":
             yield _item("made-up leaves", synthetic_leaves.NAME, place.name, place, place.stat().st_mtime)
 
 
@@ -119,14 +119,12 @@ def _left_over(root: Path) -> Iterator[CacheItem]:
     """Yield the remains of killed processes, and what live ones are writing. The latter are locked."""
     for folder in (*_ENTRIES, synthetic_leaves.NAME):
         for place in _folders(root / folder):
-            if place.suffix == ".partial" or place.name.startswith("."):
+            if place.suffix == ".partial":
                 yield _item("left over", "", "of a killed process", place, place.stat().st_mtime)
 
 
 def _remove(path: Path) -> Literal["in use", "removed"]:
-    if path.name.startswith("."):  # leaves are made in `.<name>.<random>`
-        done = cache.remove_unfinished(path, path.with_name(path.name.split(".")[1]))
-    elif path.suffix == ".partial":
+    if path.suffix == ".partial":
         done = cache.remove_unfinished(path, path.with_suffix(""))
     else:
         done = cache.remove(path, path if path.parent.name == synthetic_leaves.NAME else path / "data")

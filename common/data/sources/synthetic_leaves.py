@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-import filelock
 import numpy as np
 import PIL
 from PIL import Image, features
 
+from common.data import cache
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import MAX_FILES
 from common.data.sources.leaf_drawing import class_name, draw_leaves
@@ -88,21 +88,20 @@ def parse(source: str) -> Leaves:
     return Leaves(**values)
 
 
-def locate(leaves: Leaves, cache: Path) -> Path:
+def locate(leaves: Leaves, cache_folder: Path) -> Path:
     """Return the folder of these leaves in the cache folder. A missing one is written under a lock.
 
     Raises:
         OSError: the cache folder cannot be written.
     """
     identity = repr((leaves, RULE))
-    folder = cache / NAME / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    folder = cache_folder / NAME / hashlib.sha256(identity.encode()).hexdigest()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder.with_suffix(".lock")):
+        with cache.lock(folder):
             if not folder.is_dir():  # another process may have made it while this one waited
-                for stale_folder in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
-                    shutil.rmtree(stale_folder)
-                make(folder, leaves)
+                with cache.staging_folder(folder) as partial:
+                    _write_all(partial, leaves)
     return folder
 
 

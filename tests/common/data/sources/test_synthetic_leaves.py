@@ -201,7 +201,7 @@ def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
 def test_remains_of_a_killed_process_in_the_cache_are_removed(tmp_path):
     wanted = Leaves(classes=2, images=6, size=8)
     folder = synthetic_leaves.locate(wanted, tmp_path)
-    left_over = folder.with_name(f".{folder.name}.abc")
+    left_over = folder.with_name(f"{folder.name}.partial")
     folder.rename(left_over)
     assert synthetic_leaves.locate(wanted, tmp_path) == folder
     assert not left_over.exists()
