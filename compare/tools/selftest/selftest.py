@@ -18,7 +18,7 @@ from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
 from compare.cli import commands, exits, wording
 from compare.cli.option_rules import Excludes, Needs
-from compare.cli.option_types import Percent
+from compare.cli.option_types import Choice, Percent
 from compare.cli.wording import percent
 from compare.comparison import comparison_plan, run
 from compare.comparison.comparison_plan import ComparisonRequest
@@ -149,7 +149,9 @@ def command(
         typer.Option("--repeats-needed", help="Only simulate how many repeats `run --until-decided` needs. Takes minutes."),
     ] = False,
     mode: Annotated[
-        str, typer.Option(help="Of --real-pairs: the mode of both runs, e.g. data_parallel. Two replicas.")
+        str,
+        Choice(tuple(spec.MODES)),
+        typer.Option(help="Of --real-pairs: the mode of both runs, e.g. data_parallel. Two replicas."),
     ] = "serial",
     cores: Annotated[
         int | None, typer.Option(min=1, help="Of --real-pairs: cores of a run. Default: 1 for each replica.")
@@ -172,8 +174,8 @@ def command(
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    values = VALUES | {"mode": mode} | ({} if mode == "serial" else {"replicas": 2, "cores": 2})
-    values |= {} if cores is None else {"cores": cores}
+    values = spec.with_variant(VALUES, mode, replicas=2)
+    values["cores"] = cores or values["replicas"]
     pairs = None if real_pairs is None else _pairs_request(frameworks[0], values, real_pairs, turns, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
