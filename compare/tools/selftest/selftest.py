@@ -68,7 +68,8 @@ REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Numbers of replicas of the simulated scaling, and its true serial fraction."""
 
 PAIR_EPOCHS = 2
-"""Epochs of the runs of real pairs: many short runs show the noise of processes better than few long ones."""
+"""Epochs of the runs of real pairs, if no other number is asked for. Many short runs show the noise of processes better than few
+long ones. A small slowdown needs longer ones."""
 LEAST_PAIRS = 20
 """Smallest number of real pairs that are judged."""
 BLOCK_PAIRS = 2
@@ -133,7 +134,7 @@ class Selftest(Frozen):
 @commands.command(
     Excludes("--simulate-only", "--real-pairs"),
     Excludes("--repeats-needed", "--real-pairs"),
-    Needs(["--out", "--mode", "--cores", "--slowdown", "--within"], "--real-pairs", "Add --real-pairs 200."),
+    Needs(["--out", "--mode", "--cores", "--epochs", "--slowdown", "--within"], "--real-pairs", "Add --real-pairs 200."),
 )
 def command(
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -156,6 +157,7 @@ def command(
     cores: Annotated[
         int | None, typer.Option(min=1, help="Of --real-pairs: cores of a run. Default: 1 for each replica.")
     ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of --real-pairs: epochs of a run, of 20 steps each.")] = PAIR_EPOCHS,
     slowdown: Annotated[
         float,
         Percent(is_open=True),
@@ -175,7 +177,7 @@ def command(
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
     values = spec.with_variant(VALUES, mode, replicas=2)
-    values["cores"] = cores or values["replicas"]
+    values |= {"cores": cores or values["replicas"], "epochs": epochs}
     pairs = None if real_pairs is None else _pairs_request(frameworks[0], values, real_pairs, turns, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
@@ -485,7 +487,7 @@ def _pairs_request(
 ) -> ComparisonRequest:
     """Return the request for pairs of equal, interleaved runs of one framework."""
     settings, twins = ComparisonSettings(repeats=pairs, prove=False, turns=turns), Twins([framework])
-    equal_rows = rows(values | {"epochs": PAIR_EPOCHS}, twins.contestants)[:2]
+    equal_rows = rows(values, twins.contestants)[:2]
     return ComparisonRequest(settings, equal_rows, twins, out or store.new_folder("selftest", framework))
 
 
