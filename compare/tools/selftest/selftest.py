@@ -68,8 +68,7 @@ REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Numbers of replicas of the simulated scaling, and its true serial fraction."""
 
 PAIR_EPOCHS = 2
-"""Epochs of the runs of real pairs, if no other number is asked for. Many short runs show the noise of processes better than few
-long ones. A small slowdown needs longer ones."""
+"""Default epochs of real pairs. Many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
 """Smallest number of real pairs that are judged."""
 BLOCK_PAIRS = 2
