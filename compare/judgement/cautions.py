@@ -37,8 +37,8 @@ MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
 
 LEAST_STARTS, MOST_FIRST_TURNS = 2, 0.75
-"""Number of repeats from which on it is told that a row always starts first, and the part of all turns that a row may have
-before the others. Two rows that take turns properly have half of them each, whatever the number of repeats."""
+"""Least number of repeats that show which row always starts first. Largest part of the turns that a row may have before the
+others: two rows that alternate have half of them each."""
 
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:

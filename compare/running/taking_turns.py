@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -69,6 +70,19 @@ class Seat:
         """Timed steps that were left of the epoch when it asked last."""
         self._stopped_at = 0.0
         self._cpu_seconds = 0.0
+        self._turn = threading.Lock()
+        """Held by a thread that slows the run down in its turn."""
+        self._may_slow = True
+
+    @contextlib.contextmanager
+    def slowing(self) -> Generator[bool]:
+        """Slow the run down, from another thread: within the block, its turn does not end.
+
+        Yields:
+            Whether it works: nobody may slow it down, and so continue it, while it waits.
+        """
+        with self._turn:
+            yield self._may_slow
 
     @property
     def waits(self) -> bool:
@@ -131,6 +145,9 @@ class Seat:
         """Stop all processes of a run that has asked for its next turn."""
         if self._process is None:
             return
+        self._may_slow = False
+        with self._turn:  # until nobody slows it down
+            pass
         _stop_session(self._process)
         self._stopped_at = time.time()
         tree = footprint.read_tree(psutil.Process(self._process.pid))
@@ -147,6 +164,7 @@ class Seat:
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
         _continue_session(self._process)
+        self._may_slow = True
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
         self._paused_seconds, self._asked_at, self._answered_at = self.paused_seconds(), None, time.monotonic()
         with contextlib.suppress(OSError):  # it has died, which its process tells
@@ -308,6 +326,14 @@ def run_round(
                 runs.append(imported.popleft())
                 yield from runs[-1].advance(0)
             yield from _take_turns(runs, turn_seconds)
+
+
+def importing_at_once(number: int, cores: int) -> int:
+    """Return how many of so many runs import at the same time: as many as have a core each, and as divide them.
+
+    So each imports beside as many others.
+    """
+    return max((count for count in range(1, cores + 1) if number % count == 0), default=1)
 
 
 def _import(runs: Collection[_TurnTaker[_Item, _Result]]) -> Generator[tuple[int, _Result]]:

@@ -1,4 +1,4 @@
-"""What turns gain, and what they cost: `python -m tests.benchmarks.turns noise FOLDER ...`, `... handover` and `... seconds`.
+"""What turns gain, and what they cost: `python -m tests.benchmarks.turns noise FOLDER ...`, `handover`, `seconds` or `scan`.
 
 `noise` prints, for each pair of rows of each results folder, the standard deviation of their ratio over the repeats. Compare a
 folder of `run --turns` with one of `run --no-turns` that was made in the same hour.
@@ -8,26 +8,36 @@ pause finds cold caches. That step is not timed, so this is what is left.
 
 `seconds` trains the rows of `--preset verdict` in turns and one after the other, alternately, and prints whether the median
 seconds of an epoch agree. With `--out` the runs are kept, and the same command goes on.
+
+`scan` sums the pixels of JPEG files in one pass, as `preprocess` does, and in turns of some chunks, and prints how much longer
+these take: at the end of each turn, workers wait for the slowest one.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import math
 import shutil
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from common.artifacts.schema import RunResult
+from common.data.decoding.encoded import Encoded
+from common.data.preprocessing.scan import file_sums, parts
+from common.data.preprocessing.sums import Sums
 from common.spec import build
 from compare.comparison import comparison_plan, executor
 from compare.judgement import slices
@@ -46,6 +56,7 @@ TURN_STEPS = (4, 16)
 """Steps of a short and of a long turn."""
 FIELDS = {"global_batch_size": 16, "epochs": 10, "cores": 2}
 LEAST_REPEATS = 3
+TURN_CHUNKS, SCAN_WORKERS, SCAN_PIXELS = (2, 4, 8), 2, 448
 AGREEMENT = 0.01
 """Largest relative difference of median seconds of an epoch, in turns and without."""
 
@@ -122,6 +133,48 @@ def _stored_or_made(way: str, jobs: Sequence[Job[Row]], twins: Twins, folder: Pa
     if way == "turns":
         return {jobs[place].item.id: result for place, result in executor.execute_together(jobs, twins, folder, watch)}
     return {row.id: executor.execute(twins[row.contestant], row, repeat, folder, watch) for row, repeat in jobs}
+
+
+def print_scan(repeats: int, files: int) -> None:
+    """Print the seconds of a scan in turns over those of one pass: the median of pairs, with quartiles."""
+    with tempfile.TemporaryDirectory() as folder:
+        chunks = parts(_jpeg_files(Path(folder) / "files", files))
+        ratios: dict[int, list[float]] = {chunks_a_turn: [] for chunks_a_turn in TURN_CHUNKS}
+        pass_seconds: list[float] = []
+        for repeat, chunks_a_turn in itertools.product(range(repeats), TURN_CHUNKS):
+            seconds = {size: _scan(chunks, size) for size in turn((chunks_a_turn, len(chunks)), repeat)}
+            pass_seconds.append(seconds[len(chunks)])
+            ratios[chunks_a_turn].append(seconds[chunks_a_turn] / seconds[len(chunks)])
+    chunk_seconds = statistics.median(pass_seconds) / len(chunks)
+    for chunks_a_turn, values in ratios.items():
+        low, median, high = np.percentile(values, [25, 50, 75])
+        print(
+            f"turns of {chunks_a_turn} chunks, {chunks_a_turn * chunk_seconds:.2f} s: {median:.2f} times as long as one pass "
+            f"({low:.2f} to {high:.2f}, {repeats} pairs, {SCAN_WORKERS} workers)"
+        )
+
+
+def _jpeg_files(path: Path, number: int) -> Encoded:
+    """Write JPEG files of smooth noise."""
+    random, contents = np.random.default_rng(0), list[bytes]()
+    for _ in range(8):
+        content = io.BytesIO()
+        coarse = Image.fromarray(random.integers(0, 256, (SCAN_PIXELS // 8, SCAN_PIXELS // 8, 3), np.uint8))
+        coarse.resize((SCAN_PIXELS, SCAN_PIXELS), Image.Resampling.BICUBIC).save(content, "JPEG", quality=90)
+        contents.append(content.getvalue())
+    sizes = np.array([len(contents[place % len(contents)]) for place in range(number)])
+    path.write_bytes(b"".join(contents[place % len(contents)] for place in range(number)))
+    return Encoded(path, np.cumsum(sizes) - sizes, sizes, np.ones(number, np.bool_))
+
+
+def _scan(chunks: Sequence[Encoded], chunks_a_turn: int) -> float:
+    """Return the seconds of a scan whose workers rest after so many chunks."""
+    with ThreadPoolExecutor(SCAN_WORKERS) as pool:
+        deque(pool.map(file_sums, chunks[:SCAN_WORKERS], itertools.repeat(SCAN_PIXELS)), maxlen=0)  # a warm-up
+        started = time.perf_counter()
+        for first in range(0, len(chunks), chunks_a_turn):
+            sum(pool.map(file_sums, chunks[first : first + chunks_a_turn], itertools.repeat(SCAN_PIXELS)), Sums())
+        return time.perf_counter() - started
 
 
 def print_handover(repeats: int) -> None:
@@ -201,6 +254,9 @@ def main() -> None:
     seconds = commands.add_parser("seconds")
     seconds.add_argument("--repeats", type=int, default=20)
     seconds.add_argument("--out", type=Path, help="folder that keeps the runs; default: a temporary one")
+    scan = commands.add_parser("scan")
+    scan.add_argument("--repeats", type=int, default=20)
+    scan.add_argument("--files", type=int, default=400)
     arguments = parser.parse_args()
     if arguments.command == "noise":
         print_noise(arguments.folders)
@@ -209,6 +265,8 @@ def main() -> None:
     elif arguments.command == "seconds":
         with tempfile.TemporaryDirectory() as folder:
             print_seconds(arguments.repeats, Path(folder))
+    elif arguments.command == "scan":
+        print_scan(arguments.repeats, arguments.files)
     else:
         print_handover(arguments.repeats)
 

@@ -18,7 +18,7 @@ from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
 from compare.cli import commands, exits, wording
 from compare.cli.option_rules import Excludes, Needs
-from compare.cli.option_types import Percent
+from compare.cli.option_types import Choice, Percent
 from compare.cli.wording import percent
 from compare.comparison import comparison_plan, run
 from compare.comparison.comparison_plan import ComparisonRequest
@@ -68,7 +68,7 @@ REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Numbers of replicas of the simulated scaling, and its true serial fraction."""
 
 PAIR_EPOCHS = 2
-"""Epochs of the runs of real pairs: many short runs show the noise of processes better than few long ones."""
+"""Default epochs of real pairs. Many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
 """Smallest number of real pairs that are judged."""
 BLOCK_PAIRS = 2
@@ -133,7 +133,7 @@ class Selftest(Frozen):
 @commands.command(
     Excludes("--simulate-only", "--real-pairs"),
     Excludes("--repeats-needed", "--real-pairs"),
-    Needs(["--out", "--mode", "--cores", "--slowdown", "--within"], "--real-pairs", "Add --real-pairs 200."),
+    Needs(["--out", "--mode", "--cores", "--epochs", "--slowdown", "--within"], "--real-pairs", "Add --real-pairs 200."),
 )
 def command(
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -149,11 +149,14 @@ def command(
         typer.Option("--repeats-needed", help="Only simulate how many repeats `run --until-decided` needs. Takes minutes."),
     ] = False,
     mode: Annotated[
-        str, typer.Option(help="Of --real-pairs: the mode of both runs, e.g. data_parallel. Two replicas.")
+        str,
+        Choice(tuple(spec.MODES)),
+        typer.Option(help="Of --real-pairs: the mode of both runs, e.g. data_parallel. Two replicas."),
     ] = "serial",
     cores: Annotated[
         int | None, typer.Option(min=1, help="Of --real-pairs: cores of a run. Default: 1 for each replica.")
     ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of --real-pairs: epochs of a run, of 20 steps each.")] = PAIR_EPOCHS,
     slowdown: Annotated[
         float,
         Percent(is_open=True),
@@ -172,8 +175,8 @@ def command(
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    values = VALUES | {"mode": mode} | ({} if mode == "serial" else {"replicas": 2, "cores": 2})
-    values |= {} if cores is None else {"cores": cores}
+    values = spec.with_variant(VALUES, mode, replicas=2)
+    values |= {"cores": cores or values["replicas"], "epochs": epochs}
     pairs = None if real_pairs is None else _pairs_request(frameworks[0], values, real_pairs, turns, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
@@ -483,7 +486,7 @@ def _pairs_request(
 ) -> ComparisonRequest:
     """Return the request for pairs of equal, interleaved runs of one framework."""
     settings, twins = ComparisonSettings(repeats=pairs, prove=False, turns=turns), Twins([framework])
-    equal_rows = rows(values | {"epochs": PAIR_EPOCHS}, twins.contestants)[:2]
+    equal_rows = rows(values, twins.contestants)[:2]
     return ComparisonRequest(settings, equal_rows, twins, out or store.new_folder("selftest", framework))
 
 
