@@ -18,9 +18,9 @@ from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import Curve
-from compare.tools.same.judging import Comparison, scale_of
+from compare.tools.same.judging import CurveComparison, scale_of
 from compare.tools.same.subjects import Subject
 
 NAME, RESULTS_FILE = "same", "same.json"
@@ -46,7 +46,7 @@ _CAUSE_COLUMNS = (
 )
 
 
-def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequence[str]) -> Report:
+def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: Sequence[str]) -> Report:
     """Build the report of a comparison."""
     causes = pattern_causes.explain(comparison, (sides[0].processes, sides[1].processes))
     statements = [_answer(comparison), *_first_difference(comparison)]
@@ -59,8 +59,8 @@ def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequen
         cause_sentences = same_words.sentences([Statement(kind="no_cause", level="info")])
     steps = _rows(comparison)
     table, screen_table = (
-        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *shown))
-        for shown in (_REPORT_STEPS, _SCREEN_STEPS)
+        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *extent))
+        for extent in (_REPORT_STEPS, _SCREEN_STEPS)
     )
     return Report(
         title=TITLE,
@@ -128,7 +128,7 @@ def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str])
     )
 
 
-def _answer(comparison: Comparison) -> Statement:
+def _answer(comparison: CurveComparison) -> Statement:
     """Return the answer as a statement."""
     number, largest = len(comparison.aligned.steps), float(comparison.relative.max())
     values: dict[str, Any] = {"steps": number}
@@ -154,7 +154,7 @@ def _answer(comparison: Comparison) -> Statement:
             return Statement(kind=kind, level="trouble", values={**values, "largest": largest})
 
 
-def _first_difference(comparison: Comparison) -> list[Statement]:
+def _first_difference(comparison: CurveComparison) -> list[Statement]:
     """Return the first difference that counts, and the first of all."""
     first = comparison.first
     if first is None:
@@ -173,7 +173,7 @@ def _first_difference(comparison: Comparison) -> list[Statement]:
     return statements
 
 
-def _limit(comparison: Comparison) -> list[Statement]:
+def _limit(comparison: CurveComparison) -> list[Statement]:
     if comparison.first is None:
         return []
     copies = {letter: of_side.number for letter, of_side in zip("AB", comparison.copies, strict=True) if of_side is not None}
@@ -191,7 +191,7 @@ def _limit(comparison: Comparison) -> list[Statement]:
     return statements
 
 
-def _cautions(comparison: Comparison) -> list[Statement]:
+def _cautions(comparison: CurveComparison) -> list[Statement]:
     """Return what limits the comparison."""
     statements: list[Statement] = []
     aligned, curves = comparison.aligned, comparison.curves
@@ -220,7 +220,7 @@ def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
     return statements
 
 
-def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _rows(comparison: CurveComparison) -> list[dict[str, Any]]:
     aligned = comparison.aligned
     columns = (aligned.steps, aligned.a, aligned.b, comparison.difference, comparison.limit)
     return [
@@ -230,28 +230,28 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _around(comparison: Comparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
+def _around(comparison: CurveComparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
     """Return some rows around the first difference that counts."""
     places = [place for place in (comparison.first_beyond, comparison.first) if place is not None]
     start = max((places or [0])[0] - before, 0)
     return rows[start : start + number]
 
 
-def _row_at(comparison: Comparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
+def _row_at(comparison: CurveComparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
     return None if place is None else {**rows[place], "relative": float(comparison.relative[place])}
 
 
-def _plain(cause: Cause) -> dict[str, Any]:
+def _plain(cause: CurveCause) -> dict[str, Any]:
     return {**cause._asdict(), "sentence": same_words.cause_sentence(cause), "experiment": same_words.experiment(cause)}
 
 
-def _next(comparison: Comparison) -> list[tuple[str, str]]:
+def _next(comparison: CurveComparison) -> list[tuple[str, str]]:
     if comparison.verdict == "cannot tell" and not comparison.is_moved and not any(comparison.missing):
         return [("tell rounding apart", "the same commands with --copies 3 --ulp, and nudge() in the scripts")]
     return []
 
 
-def _drawing(comparison: Comparison) -> document.Drawing:
+def _drawing(comparison: CurveComparison) -> document.Drawing:
     def draw(figure: Figure) -> bool:
         losses, differences = figure.subplots(2, 1, sharex=True)
         steps = comparison.aligned.steps
@@ -259,8 +259,8 @@ def _drawing(comparison: Comparison) -> document.Drawing:
         losses.plot(steps, comparison.aligned.b, color=COLOURS[1], linestyle="--", label="B")
         losses.set_ylabel("loss")
         losses.legend()
-        shown = np.where(comparison.difference > 0, comparison.difference, np.nan)
-        differences.plot(steps, shown, color=COLOURS[3], marker=".", label="difference")
+        positive = np.where(comparison.difference > 0, comparison.difference, np.nan)
+        differences.plot(steps, positive, color=COLOURS[3], marker=".", label="difference")
         differences.plot(steps, np.where(comparison.limit > 0, comparison.limit, np.nan), color=COLOURS[6], label="by rounding")
         differences.set_yscale("log")
         differences.set_xlabel("step")

@@ -9,7 +9,7 @@ from compare.cli import wording
 from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import Below, Template
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 
 
 def sentences(statements: Iterable[Statement]) -> list[str]:
@@ -17,7 +17,7 @@ def sentences(statements: Iterable[Statement]) -> list[str]:
     return statement_words.sentences(statements, templates=TEMPLATES)
 
 
-def cause_sentence(cause: Cause) -> str:
+def cause_sentence(cause: CurveCause) -> str:
     """One cause in words, with how well it fits."""
     fit = "" if cause.residual is None else f" It explains all but {cause.residual:.1e} of the largest difference."
     if cause.residual == 0.0:
@@ -25,7 +25,7 @@ def cause_sentence(cause: Cause) -> str:
     return statement_words.fill(CAUSES[cause.key][0], cause.values) + fit
 
 
-def experiment(cause: Cause) -> str:
+def experiment(cause: CurveCause) -> str:
     """The experiment that would confirm a cause, as a sentence."""
     return statement_words.fill(CAUSES[cause.key][1], cause.values)
 

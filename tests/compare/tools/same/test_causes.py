@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from compare.tools.same import causes, judging, same_words
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import Curve
-from compare.tools.same.judging import Comparison
+from compare.tools.same.judging import CurveComparison
 
 STEPS = 48
 DRAWS = np.random.default_rng(3)
@@ -24,11 +24,11 @@ def curve(losses: Any, first: int = 1, every: int = 1, epochs: Any = None) -> Cu
     return Curve("made", first + every * np.arange(len(losses)), losses, epochs)
 
 
-def judged(a: Curve, b: Curve, **options: Any) -> Comparison:
+def judged(a: Curve, b: Curve, **options: Any) -> CurveComparison:
     return judging.judge(a, b, judging.align(a, b), **options)
 
 
-def first_cause(b: Any, a: Any = A, processes: tuple[int | None, int | None] = (None, None)) -> Cause:
+def first_cause(b: Any, a: Any = A, processes: tuple[int | None, int | None] = (None, None)) -> CurveCause:
     a, b = (losses if isinstance(losses, Curve) else curve(losses) for losses in (a, b))
     number = len(judging.align(a, b).steps)
     comparison = judged(a, b, copies=(judging.Copies(np.full(number, 1e-7), 3, is_moved=True), None))
@@ -134,6 +134,6 @@ def test_every_cause_has_a_sentence_and_an_experiment(key: str) -> None:
         "window": 5, "parts": 2, "dtype": "bfloat16", "updates": 7, "before": 2, "speed": "faster",
     }  # fmt: skip
     name, _, variant = key.partition("/")
-    cause = Cause(name, values, variant)
+    cause = CurveCause(name, values, variant)
     for sentence in (same_words.cause_sentence(cause), same_words.experiment(cause)):
         assert sentence.endswith(".") and "{" not in sentence
