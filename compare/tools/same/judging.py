@@ -171,8 +171,8 @@ def judge(
         copies: of A and of B.
         most_steps: as in `align`.
     """
-    difference = differences.absolute(aligned.a, aligned.b)
-    relative = differences.relative(aligned.a, aligned.b)
+    difference = np.asarray(differences.absolute(aligned.a, aligned.b), np.float64)
+    relative = np.asarray(differences.relative(aligned.a, aligned.b), np.float64)
     known = [of_side for of_side in copies if of_side is not None]
     moved = [of_side for of_side in known if of_side.is_moved]
     by_copies = _limit_by_copies(a, b, aligned, moved or known) if known else None

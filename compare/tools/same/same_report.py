@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from compare.cli import exits, wording
-from compare.judgement.statement import Statement
+from compare.judgement.statement import Level, Statement
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.plots import COLOURS
@@ -110,7 +110,7 @@ def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: S
 def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str]) -> Report:
     """Build the report of a curve that was stored."""
     values = {"steps": len(curve.steps), "file": str(path)}
-    statements = [Statement(kind="curves_stored", level="info", values=values), *_curve_cautions(curve, "A")]
+    statements = [_statement("curves_stored", "info", values), *_curve_cautions(curve, "A")]
     return Report(
         title=TITLE,
         name=NAME,
@@ -128,6 +128,10 @@ def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str])
     )
 
 
+def _statement(kind: str, level: Level, values: Mapping[str, Any] | None = None) -> Statement:
+    return Statement(kind=kind, level=level, values=dict(values or {}))
+
+
 def _answer(comparison: CurveComparison) -> Statement:
     """Return the answer as a statement."""
     number, largest = len(comparison.aligned.steps), float(comparison.relative.max())
@@ -137,7 +141,7 @@ def _answer(comparison: CurveComparison) -> Statement:
         case "same":
             decimals = [curve.decimals for curve in comparison.curves if curve.decimals is not None]
             values["how"] = f"to the {wording.count(min(decimals), 'decimal')} that are written" if decimals else "bit for bit"
-            return Statement(kind="curves_same", level="finding", values=values)
+            return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_repeat"
             return Statement(kind=kind, level="finding", values={**values, "largest": largest})
@@ -145,11 +149,11 @@ def _answer(comparison: CurveComparison) -> Statement:
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
             values |= {"step": step, "others": number_beyond - 1}
-            return Statement(kind="curves_another", level="finding", values=values)
+            return _statement("curves_another", "finding", values)
         case "cannot tell":
             if any(comparison.missing):
                 values["agree"] = "agree within rounding" if comparison.difference.any() else "agree"
-                return Statement(kind="curves_ended", level="trouble", values=values)
+                return _statement("curves_ended", "trouble", values)
             kind = "curves_blunt" if comparison.is_moved else "curves_undecided"
             return Statement(kind=kind, level="trouble", values={**values, "largest": largest})
 
@@ -166,10 +170,10 @@ def _first_difference(comparison: CurveComparison) -> list[Statement]:
         "step": int(aligned.steps[place]), "a": float(aligned.a[place]), "b": float(aligned.b[place]),
         "relative": float(comparison.relative[place]), "limit": limit,
     }  # fmt: skip
-    statements = [Statement(kind="first_difference", level="finding", values=values)]
+    statements = [_statement("first_difference", "finding", values)]
     if first < place:
         earlier = {"step": int(aligned.steps[first]), "relative": float(comparison.relative[first])}
-        statements.append(Statement(kind="first_rounding", level="info", values=earlier))
+        statements.append(_statement("first_rounding", "info", earlier))
     return statements
 
 
@@ -179,15 +183,15 @@ def _limit(comparison: CurveComparison) -> list[Statement]:
     copies = {letter: of_side.number for letter, of_side in zip("AB", comparison.copies, strict=True) if of_side is not None}
     if not copies:
         return [Statement(kind="limit_without", level="info")]
-    statements = [Statement(kind="limit_copies", level="info", values={"moved": comparison.is_moved, "copies": copies})]
+    statements = [_statement("limit_copies", "info", {"moved": comparison.is_moved, "copies": copies})]
     if comparison.is_moved and len(copies) == 1:
         (letter,) = copies
         values = {"letter": "AB".replace(letter, ""), "other": letter}
-        statements.append(Statement(kind="not_nudged", level="caution", values=values))
+        statements.append(_statement("not_nudged", "caution", values))
     blunt = comparison.first_blunt
     if comparison.is_moved and blunt:
         step = int(comparison.aligned.steps[blunt])
-        statements.append(Statement(kind="blunt_later", level="caution", values={"step": step}))
+        statements.append(_statement("blunt_later", "caution", {"step": step}))
     return statements
 
 
@@ -200,12 +204,12 @@ def _cautions(comparison: CurveComparison) -> list[Statement]:
             values = {
                 "letter": letter, "other": other, "steps": missing, "last": int(aligned.steps[-1]), "common": len(aligned.steps)
             }  # fmt: skip
-            statements.append(Statement(kind="missing", level="caution", values=values))
+            statements.append(_statement("missing", "caution", values))
     if aligned.in_order:
         ranges = {letter.lower(): f"{curve.steps[0]} to {curve.steps[-1]}" for letter, curve in zip("AB", curves, strict=True)}
         statements.append(Statement(kind="in_order", level="caution", values=dict(ranges)))
     if aligned.both_end is not None:
-        statements.append(Statement(kind="both_end", level="caution", values={"step": aligned.both_end}))
+        statements.append(_statement("both_end", "caution", {"step": aligned.both_end}))
     for letter, curve in zip("AB", curves, strict=True):
         statements += _curve_cautions(curve, letter)
     return statements
@@ -214,9 +218,9 @@ def _cautions(comparison: CurveComparison) -> list[Statement]:
 def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
     statements: list[Statement] = []
     if curve.is_counted:
-        statements.append(Statement(kind="counted", level="caution", values={"letter": letter}))
+        statements.append(_statement("counted", "caution", {"letter": letter}))
     if curve.decimals is not None:
-        statements.append(Statement(kind="digits", level="caution", values={"letter": letter, "decimals": curve.decimals}))
+        statements.append(_statement("digits", "caution", {"letter": letter, "decimals": curve.decimals}))
     return statements
 
 
