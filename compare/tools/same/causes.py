@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 from compare.tools.same.judging import CurveComparison, Floats
 
 LIKELY = 1e-3
-"""Relative difference from which on causes are proposed where nothing tells rounding from another training."""
+"""Smallest relative difference whose causes are proposed although nothing tells rounding from another training."""
 EXPLAINED, FITTED = 1e-2, 1e-3
 """Largest part of a difference that a cause which explains it in numbers may leave, and one with a fitted number."""
 _MOST_SHIFT = 8
@@ -22,6 +22,8 @@ _LEAST_STEPS = 3
 _LEAST_NOISE_STEPS = 8
 _ROUND_FACTOR = 1e-4
 """Largest relative distance of a single ratio from a whole number."""
+_MOSTLY = 0.75
+"""Smallest part of the steps that have one factor, if the other steps are short batches."""
 _NEAR, _ABOUT = 0.06, 0.25
 """Largest relative distance of a fitted factor from a whole number that is named in its place, and from the number of processes
 of a command."""
@@ -35,7 +37,7 @@ _UNCORRELATED = 0.4
 _SAME_MEAN = 1e-4
 """Largest difference of the means of two curves that have the same examples, as a part of the largest difference."""
 _SMALL = 0.3
-"""Median difference, divided by the median change from step to step, up to which a lower precision is likelier than others."""
+"""Largest median difference that suggests a lower precision, divided by the median change from step to step."""
 _UNMOVED = 1e4
 """Range of the losses of a training, divided by that of one which does not train."""
 _MOST_PARTS = 1024
@@ -57,7 +59,7 @@ class CurveCause(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """Two curves and their difference, in which causes are looked for."""
+    """Two curves and their difference, without values that are no numbers."""
 
     comparison: CurveComparison
     a: Floats
@@ -119,8 +121,11 @@ def _scaled(pattern: _Pattern) -> Iterator[CurveCause]:
     if not (a != 0).all():
         return
     ratio = float(np.median(b / a))
+    fits = np.abs(b - ratio * a) <= FITTED * np.abs(pattern.difference)
     if (residual := pattern.residual(ratio * a, b, FITTED)) is not None:
         yield CurveCause("loss-scale", {"times": ratio}, "", residual)
+    elif fits[0] and fits.mean() >= _MOSTLY and abs(ratio - 1) > _ROUND_FACTOR:  # a short batch has another factor
+        yield CurveCause("loss-scale", {"times": ratio, "steps": int(fits.sum()), "all": len(a)}, "mostly", 0.0)
     elif pattern.start == 0:
         first = float(b[0] / a[0])
         parts = round(first if first >= 1 else 1 / first) if first > 0 and min(first, 1 / first) > 1 / _MOST_PARTS else 0
@@ -254,7 +259,9 @@ _EXACT: Sequence[Callable[[_Pattern], Iterator[CurveCause]]] = (
 
 def _by_place(pattern: _Pattern) -> Iterator[CurveCause]:
     aligned = pattern.comparison.aligned
-    has_gaps = bool((np.diff(aligned.steps) > 1).any()) or int(aligned.steps[0]) > 1
+    epochs = _epochs(pattern.comparison)
+    is_by_epoch = epochs is not None and len(epochs) > 1 and bool((np.diff(epochs) > 0).all())
+    has_gaps = is_by_epoch or bool((np.diff(aligned.steps) > 1).any()) or int(aligned.steps[0]) > 1
     if pattern.start == 0:
         yield from _from_first_step(pattern, has_gaps=has_gaps)
     elif has_gaps:

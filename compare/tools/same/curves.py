@@ -31,7 +31,7 @@ STEP_NAMES = ("step", "global_step", "train/global_step", "trainer/global_step",
 EPOCH_NAME = "epoch"
 _MOST_NAMES = 12
 _MOST_DIGITS = 15
-"""Significant digits from which on a value of float64 is written in full."""
+"""Significant digits of a value of float64 that is written in full."""
 _LEAST_VALUES = 8
 """Fewest different losses that tell a dtype coarser than float32."""
 _SAMPLED_VALUES = 10_000
@@ -73,7 +73,7 @@ class Curve(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The coarsest dtype that holds every loss. A few losses may fit one that is coarser than float32 by chance."""
+        """The coarsest dtype that holds every loss. A few losses may fit a coarse one by chance."""
         losses = self.losses[np.isfinite(self.losses)]
         single = losses.astype(np.float32)
         if not np.array_equal(single, losses):
@@ -159,7 +159,7 @@ def parse(text: str, source: str, loss: str | None = None, step: str | None = No
         source: name of the file or command.
         loss: column of the loss, see `read`.
         step: column of the step.
-        printed: whether it is the output of a command, of which only lines with a JSON object count.
+        printed: whether it is the output of a command. Only its lines with a JSON object count.
     """
     start = text.lstrip()[:1]
     if not start:

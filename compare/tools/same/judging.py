@@ -1,4 +1,4 @@
-"""Judges two curves: the same, rounding, or another training. Steps are aligned, and differences held against a limit.
+"""Judges two curves: the same, rounding, or another training. Steps are aligned, and differences compared with a limit.
 
 With copies moved by one unit in the last place, the limit is the rule of the timed rows, `compare.proof.step_truth.loss_limit`.
 Without them it is what a float32 step may differ by: `FLOAT32_TOLERANCE` at first, and at most `AMPLIFIED` times the difference
@@ -40,7 +40,7 @@ class Aligned(NamedTuple):
     in_order: bool
     """Whether steps are aligned in their order, because their numbers differ."""
     both_end: int | None = None
-    """Step from which on both are no number."""
+    """First step at which both are no number."""
     diverged: Literal["", "A", "B"] = ""
     """Side that is no number at the last step."""
 

@@ -108,6 +108,11 @@ CAUSES: dict[str, tuple[Template, Template]] = {
     ),
     "loss-scale": (_scale, _divide),
     "loss-scale/first": (_first_scale, _divide),
+    "loss-scale/mostly": (
+        "At {steps} of {all} steps B's loss is {times:.4g} times A's: a sum over the examples of a batch, or over processes, "
+        "where A logs a mean. The other batches may be short.",
+        "Log the mean over examples in both, and compare again. Confirmed if they agree.",
+    ),
     "step-shift": (
         "{one}'s loss at a step is {other}'s of {steps:step} earlier. {one} logs after the update where {other} logs before "
         "it, or starts with other batches.",

@@ -52,6 +52,9 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "a multiple": (2 * A, "loss-scale", {"times": 2.0}),
     "a part": (A / 4, "loss-scale", {"times": 0.25}),
     "a multiple at first alone": (np.concatenate([[3 * A[0]], spread(3)[1:] * 2.5]), "loss-scale/first", {"times": 3.0}),
+    "a sum over examples, with short batches": (
+        A * np.where(np.arange(1, STEPS + 1) % 12, 16, 5), "loss-scale/mostly", {"times": 16.0, "steps": 44},
+    ),
     "a constant": (A + 0.125, "loss-offset", {}),
     "later by two steps": (np.concatenate([A[:2], A[:-2]]), "step-shift", {"one": "B", "steps": 2}),
     "earlier by one step": (np.concatenate([A[1:], A[-1:]]), "step-shift", {"one": "A", "steps": 1}),
@@ -132,6 +135,7 @@ def test_every_cause_has_a_sentence_and_an_experiment(key: str) -> None:
     values = {
         "one": "B", "other": "A", "times": 2.0, "explained": 0.9, "step": 3, "steps": 1, "by": 0.1, "period": 4, "weight": 0.9,
         "window": 5, "parts": 2, "dtype": "bfloat16", "updates": 7, "before": 2, "speed": "faster",
+        "all": 9,
     }  # fmt: skip
     name, _, variant = key.partition("/")
     cause = CurveCause(name, values, variant)

@@ -61,11 +61,11 @@ def test_dicts_lists_and_tuples_keep_their_form() -> None:
 
 @pytest.mark.usefixtures("moves")
 def test_two_calls_move_in_other_directions_and_no_other_draw_changes() -> None:
-    np.random.seed(3)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    np.random.seed(3)
+    before = np.random.get_state()[1].copy()
     values = np.ones(64)
     assert not np.array_equal(nudge(values), nudge(values))
-    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert np.array_equal(np.random.get_state()[1], before)
 
 
 @pytest.mark.usefixtures("moves")
