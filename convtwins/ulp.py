@@ -72,7 +72,8 @@ def _move(values: Any, like: str | None, generator: np.random.Generator, count: 
         values.assign(_moved_array(np.asarray(values.numpy()), like, generator, count))
         return values
     if jax is not None and not jax.tree_util.all_leaves([values]):
-        return jax.tree_util.tree_map(lambda leaf: _move(leaf, like, generator, count), values)
+        leaves, structure = jax.tree_util.tree_flatten(values)
+        return jax.tree_util.tree_unflatten(structure, [_move(leaf, like, generator, count) for leaf in leaves])
     if isinstance(values, (int, str, bytes, type(None))):
         return values
     raise TypeError(f"nudge takes arrays, tensors, and dicts, lists and tuples of them. Received: {type(values).__name__}.")

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from compare.tools.same.judging import Comparison, Floats
+from compare.tools.same.judging import CurveComparison, Floats
 
 LIKELY = 1e-3
-"""Relative difference from which on causes are proposed where nothing tells rounding from another training."""
+"""Smallest relative difference whose causes are proposed although nothing tells rounding from another training."""
 EXPLAINED, FITTED = 1e-2, 1e-3
 """Largest part of a difference that a cause which explains it in numbers may leave, and one with a fitted number."""
 _MOST_SHIFT = 8
@@ -22,6 +22,8 @@ _LEAST_STEPS = 3
 _LEAST_NOISE_STEPS = 8
 _ROUND_FACTOR = 1e-4
 """Largest relative distance of a single ratio from a whole number."""
+_MOSTLY = 0.75
+"""Smallest part of the steps that have one factor, if the other steps are short batches."""
 _NEAR, _ABOUT = 0.06, 0.25
 """Largest relative distance of a fitted factor from a whole number that is named in its place, and from the number of processes
 of a command."""
@@ -35,13 +37,13 @@ _UNCORRELATED = 0.4
 _SAME_MEAN = 1e-4
 """Largest difference of the means of two curves that have the same examples, as a part of the largest difference."""
 _SMALL = 0.3
-"""Median difference, divided by the median change from step to step, up to which a lower precision is likelier than others."""
+"""Largest median difference that suggests a lower precision, divided by the median change from step to step."""
 _UNMOVED = 1e4
 """Range of the losses of a training, divided by that of one which does not train."""
 _MOST_PARTS = 1024
 
 
-class Cause(NamedTuple):
+class CurveCause(NamedTuple):
     """One possible reason of a difference, as facts. `same_words` has the words and the experiment."""
 
     name: str
@@ -57,9 +59,9 @@ class Cause(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """What the causes are looked for in."""
+    """Two curves and their difference, without values that are no numbers."""
 
-    comparison: Comparison
+    comparison: CurveComparison
     a: Floats
     b: Floats
     difference: Floats
@@ -77,7 +79,7 @@ class _Pattern(NamedTuple):
         return remaining / largest if remaining <= max(explained * largest, written) else None
 
 
-def explain(comparison: Comparison, processes: tuple[int | None, int | None] = (None, None)) -> list[Cause]:
+def explain(comparison: CurveComparison, processes: tuple[int | None, int | None] = (None, None)) -> list[CurveCause]:
     """Return the causes that fit, the likeliest first. Empty if rounding explains the difference, or may well do so.
 
     Args:
@@ -91,7 +93,7 @@ def explain(comparison: Comparison, processes: tuple[int | None, int | None] = (
     aligned = comparison.aligned
     is_finite = np.isfinite(aligned.a) & np.isfinite(aligned.b)
     a, b = aligned.a[is_finite], aligned.b[is_finite]
-    causes = [Cause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
+    causes = [CurveCause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
     if not len(a) or start >= len(a):
         return causes
     pattern = _Pattern(comparison, a, b, b - a, start)
@@ -101,7 +103,7 @@ def explain(comparison: Comparison, processes: tuple[int | None, int | None] = (
     return [cause._replace(values={**cause.values, **_of_processes(cause, processes)}) for cause in causes]
 
 
-def _of_processes(cause: Cause, processes: tuple[int | None, int | None]) -> dict[str, Any]:
+def _of_processes(cause: CurveCause, processes: tuple[int | None, int | None]) -> dict[str, Any]:
     """Return the side whose number of processes is the factor of a cause."""
     factor = cause.values.get("times") or 0.0
     for letter, number in zip("AB", processes, strict=True):
@@ -113,23 +115,26 @@ def _of_processes(cause: Cause, processes: tuple[int | None, int | None]) -> dic
 # Causes that explain the numbers.
 
 
-def _scaled(pattern: _Pattern) -> Iterator[Cause]:
+def _scaled(pattern: _Pattern) -> Iterator[CurveCause]:
     """B's losses are a multiple of A's, at every step or at the first one."""
     a, b = pattern.a, pattern.b
     if not (a != 0).all():
         return
     ratio = float(np.median(b / a))
+    fits = np.abs(b - ratio * a) <= FITTED * np.abs(pattern.difference)
     if (residual := pattern.residual(ratio * a, b, FITTED)) is not None:
-        yield Cause("loss-scale", {"times": ratio}, "", residual)
+        yield CurveCause("loss-scale", {"times": ratio}, "", residual)
+    elif fits[0] and fits.mean() >= _MOSTLY and abs(ratio - 1) > _ROUND_FACTOR:  # a short batch has another factor
+        yield CurveCause("loss-scale", {"times": ratio, "steps": int(fits.sum()), "all": len(a)}, "mostly", 0.0)
     elif pattern.start == 0:
         first = float(b[0] / a[0])
         parts = round(first if first >= 1 else 1 / first) if first > 0 and min(first, 1 / first) > 1 / _MOST_PARTS else 0
         factor = float(parts if first >= 1 else 1 / max(parts, 1))
         if parts > 1 and abs(first / factor - 1) <= _ROUND_FACTOR:
-            yield Cause("loss-scale", {"times": factor}, "first", abs(first / factor - 1))
+            yield CurveCause("loss-scale", {"times": factor}, "first", abs(first / factor - 1))
 
 
-def _shifted(pattern: _Pattern) -> Iterator[Cause]:
+def _shifted(pattern: _Pattern) -> Iterator[CurveCause]:
     """B's losses are A's of some steps earlier or later."""
     if np.ptp(pattern.a) == 0:
         return
@@ -137,19 +142,19 @@ def _shifted(pattern: _Pattern) -> Iterator[Cause]:
         for late, early, one in ((pattern.b, pattern.a, "B"), (pattern.a, pattern.b, "A")):
             residual = pattern.residual(late[steps:], early[:-steps])
             if residual is not None and np.ptp(early[:-steps]) > 0:
-                yield Cause("step-shift", {"one": one, "other": "AB".replace(one, ""), "steps": steps}, "", residual)
+                yield CurveCause("step-shift", {"one": one, "other": "AB".replace(one, ""), "steps": steps}, "", residual)
                 return
 
 
-def _offset(pattern: _Pattern) -> Iterator[Cause]:
+def _offset(pattern: _Pattern) -> Iterator[CurveCause]:
     """A constant is added."""
     constant = float(np.median(pattern.difference))
     residual = pattern.residual(pattern.a + constant, pattern.b, FITTED)
     if residual is not None and len(pattern.a) > _LEAST_STEPS and np.ptp(pattern.a) > 0:
-        yield Cause("loss-offset", {"by": constant}, "", residual)
+        yield CurveCause("loss-offset", {"by": constant}, "", residual)
 
 
-def _averaged(pattern: _Pattern) -> Iterator[Cause]:
+def _averaged(pattern: _Pattern) -> Iterator[CurveCause]:
     """One side logs means of the other's losses: of a window, since the epoch's begin, or with exponential weights."""
     sides = (("B", pattern.a, pattern.b), ("A", pattern.b, pattern.a))
     for (one, plain, averaged), curves in zip(sides, (pattern.comparison.curves, pattern.comparison.curves[::-1]), strict=True):
@@ -161,7 +166,7 @@ def _averaged(pattern: _Pattern) -> Iterator[Cause]:
         wrong = np.flatnonzero(np.abs(means - averaged) > tolerance)
         period = int(wrong[0]) if len(wrong) else len(plain)
         if period >= 2 and (residual := pattern.residual(_running_means(plain, period), averaged)) is not None:
-            yield Cause("running-mean", {**values, "period": period if len(wrong) else None}, "", residual)
+            yield CurveCause("running-mean", {**values, "period": period if len(wrong) else None}, "", residual)
             return
         if averaged[0] != plain[1]:
             weight = float((averaged[1] - plain[1]) / (averaged[0] - plain[1]))
@@ -169,7 +174,7 @@ def _averaged(pattern: _Pattern) -> Iterator[Cause]:
                 0.05 < weight < 1
                 and (residual := pattern.residual(_smoothed(plain, averaged[0], weight), averaged, FITTED)) is not None
             ):
-                yield Cause("running-mean", {**values, "weight": weight}, "exponential", residual)
+                yield CurveCause("running-mean", {**values, "weight": weight}, "exponential", residual)
                 return
         steps, gaps = curves[1].steps, np.unique(np.diff(curves[1].steps))
         if len(gaps) == 1 and gaps[0] > 1 and not pattern.comparison.aligned.in_order:
@@ -180,7 +185,7 @@ def _averaged(pattern: _Pattern) -> Iterator[Cause]:
             expected = np.array([math.fsum(filter(None, entries)) / window for _, entries in whole])
             residual = pattern.residual(expected, curves[1].losses[[place for place, _ in whole]])
             if residual is not None:
-                yield Cause("running-mean", {**values, "window": window}, "window", residual)
+                yield CurveCause("running-mean", {**values, "window": window}, "window", residual)
 
 
 def _running_means(losses: Floats, period: int) -> Floats:
@@ -196,7 +201,7 @@ def _smoothed(losses: Floats, first: float, weight: float) -> Floats:
     return np.array(smoothed)
 
 
-def _in_parts(pattern: _Pattern) -> Iterator[Cause]:
+def _in_parts(pattern: _Pattern) -> Iterator[CurveCause]:
     """One side logs a loss for each part of a batch of the other."""
     for one, few, many in (("B", *pattern.comparison.curves), ("A", *pattern.comparison.curves[::-1])):
         parts, rest = divmod(len(many.losses), len(few.losses))
@@ -207,44 +212,44 @@ def _in_parts(pattern: _Pattern) -> Iterator[Cause]:
             residual = pattern.residual(combined, few.losses)
             if residual is not None:
                 values = {"one": one, "other": "AB".replace(one, ""), "parts": parts}
-                yield Cause("micro-batches", values, variant, residual)
+                yield CurveCause("micro-batches", values, variant, residual)
                 return
 
 
-def _permuted(pattern: _Pattern) -> Iterator[Cause]:
+def _permuted(pattern: _Pattern) -> Iterator[CurveCause]:
     residual = pattern.residual(np.sort(pattern.a), np.sort(pattern.b))
     if residual is not None and np.ptp(pattern.a) > 0:
-        yield Cause("order", {}, "exact", residual)
+        yield CurveCause("order", {}, "exact", residual)
     elif _is_noise(pattern.difference) and abs(pattern.difference.mean()) <= _SAME_MEAN * np.abs(pattern.difference).max():
-        yield Cause("order", {}, "mean", 0.0)
+        yield CurveCause("order", {}, "mean", 0.0)
 
 
-def _at_ends(pattern: _Pattern) -> Iterator[Cause]:
+def _at_ends(pattern: _Pattern) -> Iterator[CurveCause]:
     """Only every n-th step differs."""
     places = np.flatnonzero(pattern.comparison.difference > pattern.comparison.limit)
     period = int(places[0]) + 1
     number = len(pattern.a) // period
     is_regular = period > 2 and len(places) == number and np.array_equal(places + 1, period * np.arange(1, number + 1))
     if is_regular and (number > 1 or period == len(pattern.a)):
-        yield Cause("last-batch", {"period": period}, "logged", 0.0)
+        yield CurveCause("last-batch", {"period": period}, "logged", 0.0)
 
 
-def _unmoved(pattern: _Pattern) -> Iterator[Cause]:
+def _unmoved(pattern: _Pattern) -> Iterator[CurveCause]:
     for one, other, still, moving in (("B", "A", pattern.b, pattern.a), ("A", "B", pattern.a, pattern.b)):
         if len(still) >= _LEAST_STEPS and np.ptp(moving) > _UNMOVED * np.ptp(still) and pattern.start > 0:
-            yield Cause("no-update", {"one": one, "other": other}, "", 0.0)
+            yield CurveCause("no-update", {"one": one, "other": other}, "", 0.0)
 
 
-def _precision(pattern: _Pattern) -> Iterator[Cause]:
+def _precision(pattern: _Pattern) -> Iterator[CurveCause]:
     dtypes = [curve.dtype for curve in pattern.comparison.curves]
     coarse = [dtype in ("bfloat16", "float16") for dtype in dtypes]
     if coarse[0] != coarse[1] and len(pattern.a) >= _LEAST_STEPS:
         one = "B" if coarse[1] else "A"
         if len(np.unique(pattern.b if coarse[1] else pattern.a)) >= _LEAST_STEPS:
-            yield Cause("precision", {"one": one, "dtype": dtypes[coarse[1]]}, "values", 0.0)
+            yield CurveCause("precision", {"one": one, "dtype": dtypes[coarse[1]]}, "values", 0.0)
 
 
-_EXACT: Sequence[Callable[[_Pattern], Iterator[Cause]]] = (
+_EXACT: Sequence[Callable[[_Pattern], Iterator[CurveCause]]] = (
     _scaled, _shifted, _offset, _averaged, _in_parts, _permuted, _at_ends, _unmoved, _precision,
 )  # fmt: skip
 
@@ -252,59 +257,61 @@ _EXACT: Sequence[Callable[[_Pattern], Iterator[Cause]]] = (
 # Causes that the place of the first difference suggests.
 
 
-def _by_place(pattern: _Pattern) -> Iterator[Cause]:
+def _by_place(pattern: _Pattern) -> Iterator[CurveCause]:
     aligned = pattern.comparison.aligned
-    has_gaps = bool((np.diff(aligned.steps) > 1).any()) or int(aligned.steps[0]) > 1
+    epochs = _epochs(pattern.comparison)
+    is_by_epoch = epochs is not None and len(epochs) > 1 and bool((np.diff(epochs) > 0).all())
+    has_gaps = is_by_epoch or bool((np.diff(aligned.steps) > 1).any()) or int(aligned.steps[0]) > 1
     if pattern.start == 0:
         yield from _from_first_step(pattern, has_gaps=has_gaps)
     elif has_gaps:
         rate = _learning_rate(pattern)
         yield from [rate] if rate else []
-        yield Cause(
+        yield CurveCause(
             "between-lines", {"step": int(aligned.steps[pattern.start]), "before": int(aligned.steps[pattern.start - 1])}
         )
     elif pattern.start == 1:
         speed = "faster" if pattern.difference[1:].mean() < 0 else "more slowly"
-        rate = _learning_rate(pattern) or Cause("learning-rate", {"speed": speed}, "unknown")
-        order = Cause("order", {"step": int(aligned.steps[1])}, "second")
+        rate = _learning_rate(pattern) or CurveCause("learning-rate", {"speed": speed}, "unknown")
+        order = CurveCause("order", {"step": int(aligned.steps[1])}, "second")
         yield from [order, rate] if rate.variant and _is_noise(pattern.difference[1:]) else [rate, order]
     elif pattern.start == 2:
-        yield Cause("second-update", {"step": int(aligned.steps[2])})
-        yield Cause("order", {"step": int(aligned.steps[2])}, "second")
+        yield CurveCause("second-update", {"step": int(aligned.steps[2])})
+        yield CurveCause("order", {"step": int(aligned.steps[2])}, "second")
     else:
         yield from _late(pattern)
 
 
-def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[Cause]:
+def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[CurveCause]:
     comparison, difference = pattern.comparison, pattern.difference
     third = max(len(difference) // 3, 1)
     begin, end = (float(np.abs(part).mean()) for part in (difference[:third], difference[-third:]))
-    order, weights = Cause("order"), Cause("initial-weights")
+    order, weights = CurveCause("order"), CurveCause("initial-weights")
     if has_gaps and (rate := _learning_rate(pattern)):
         yield rate
-    precision = Cause("precision", {"by": float(comparison.relative[0])}, "size")
+    precision = CurveCause("precision", {"by": float(comparison.relative[0])}, "size")
     changes = np.abs(np.diff(pattern.a))
     is_small = len(changes) > 0 and np.median(np.abs(difference)) <= _SMALL * np.median(changes)
     if comparison.relative[0] <= _PRECISION_DIFFERENCE and is_small:
         is_likely = _is_noise(difference) or comparison.relative[0] <= _PRECISION_DIFFERENCE / 10
         yield from (precision, weights) if is_likely else (weights, precision)
     elif _is_noise(difference):
-        yield from (order, Cause("one-rank"), Cause("draws"), weights)
+        yield from (order, CurveCause("one-rank"), CurveCause("draws"), weights)
     elif len(difference) >= _LEAST_STEPS and end < begin / 2:
-        yield from (weights, Cause("loss-definition"), Cause("batch-statistics"))
+        yield from (weights, CurveCause("loss-definition"), CurveCause("batch-statistics"))
     else:
-        yield from (Cause("loss-definition"), Cause("batch-statistics"), weights)
+        yield from (CurveCause("loss-definition"), CurveCause("batch-statistics"), weights)
 
 
-def _late(pattern: _Pattern) -> Iterator[Cause]:
+def _late(pattern: _Pattern) -> Iterator[CurveCause]:
     """Some updates agree. Then a step differs: the end of an epoch, or a setting that changes there."""
     start, step = pattern.start, int(pattern.comparison.aligned.steps[pattern.start])
     epochs = _epochs(pattern.comparison)
     noise = float(np.median(np.abs(np.diff(pattern.a)))) or math.inf
     is_large = abs(float(pattern.difference[start])) > noise / 2
-    reshuffled = Cause("order", {"step": step}, "epoch")
-    short = Cause("last-batch", {"step": step}, "epoch")
-    setting = Cause("late-setting", {"step": step, "updates": start - 1})
+    reshuffled = CurveCause("order", {"step": step}, "epoch")
+    short = CurveCause("last-batch", {"step": step}, "epoch")
+    setting = CurveCause("late-setting", {"step": step, "updates": start - 1})
     if epochs is not None:
         starts_epoch = bool(epochs[start] != epochs[start - 1])
         ends_epoch = start + 1 < len(epochs) and bool(epochs[start + 1] != epochs[start])
@@ -320,7 +327,7 @@ def _late(pattern: _Pattern) -> Iterator[Cause]:
         yield from (short, setting)
 
 
-def _epochs(comparison: Comparison) -> npt.NDArray[np.int64] | None:
+def _epochs(comparison: CurveComparison) -> npt.NDArray[np.int64] | None:
     for curve, places in zip(comparison.curves, comparison.aligned.places, strict=True):
         if curve.epochs is not None and curve.epochs.min() < curve.epochs.max():
             return curve.epochs[places]
@@ -337,7 +344,7 @@ def _is_noise(difference: Floats) -> bool:
     return correlation < _UNCORRELATED and mean_in_errors < 3.0
 
 
-def _learning_rate(pattern: _Pattern) -> Cause | None:
+def _learning_rate(pattern: _Pattern) -> CurveCause | None:
     """Return the factor of the learning rate, if B's losses fall as A's do at another speed.
 
     A's losses are modelled as a sum of decays f(t) with noise, B's as f(times t) with the same noise, since both train on the
@@ -369,4 +376,4 @@ def _learning_rate(pattern: _Pattern) -> Cause | None:
     whole = round(max(times, 1 / times))
     named = float(whole if times > 1 else 1 / whole)
     times = named if abs(times / named - 1) <= _NEAR and whole > 1 else times
-    return Cause("learning-rate", {"times": times, "explained": 1.0 - unexplained})
+    return CurveCause("learning-rate", {"times": times, "explained": 1.0 - unexplained})

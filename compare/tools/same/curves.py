@@ -31,7 +31,9 @@ STEP_NAMES = ("step", "global_step", "train/global_step", "trainer/global_step",
 EPOCH_NAME = "epoch"
 _MOST_NAMES = 12
 _MOST_DIGITS = 15
-"""Significant digits from which on a value of float64 is written in full."""
+"""Significant digits of a value of float64 that is written in full."""
+_LEAST_VALUES = 8
+"""Fewest different losses that tell a dtype coarser than float32."""
 _SAMPLED_VALUES = 10_000
 """Number of values whose digits are counted."""
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -71,11 +73,13 @@ class Curve(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The coarsest dtype that holds every loss."""
+        """The coarsest dtype that holds every loss. A few losses may fit a coarse one by chance."""
         losses = self.losses[np.isfinite(self.losses)]
         single = losses.astype(np.float32)
         if not np.array_equal(single, losses):
             return "float64"
+        if len(np.unique(single)) < _LEAST_VALUES:
+            return "float32"
         if not (single.view(np.uint32) & 0xFFFF).any():
             return "bfloat16"
         with np.errstate(over="ignore"):
@@ -155,7 +159,7 @@ def parse(text: str, source: str, loss: str | None = None, step: str | None = No
         source: name of the file or command.
         loss: column of the loss, see `read`.
         step: column of the step.
-        printed: whether it is the output of a command, of which only lines with a JSON object count.
+        printed: whether it is the output of a command. Only its lines with a JSON object count.
     """
     start = text.lstrip()[:1]
     if not start:
@@ -270,8 +274,8 @@ def _chosen(
     if len(candidates) == 1:
         return candidates[0]
     there = wording.listed([wording.visible(name) for name in names], _MOST_NAMES)
-    wanted = f"no {noun} {given}" if given is not None else f"no {noun} that is surely the loss"
-    raise LossesError(f"{source} has {wanted}. Received: {there}. Name one of these with {option}.")
+    missing = f"no {noun} {given}" if given is not None else f"no {noun} that is surely the loss"
+    raise LossesError(f"{source} has {missing}. Received: {there}. Name one of these with {option}.")
 
 
 def _number(value: Any, name: str, source: str, place: str) -> float:

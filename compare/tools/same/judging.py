@@ -1,4 +1,4 @@
-"""The same, rounding, or another training? Steps of two curves are aligned, and their differences held against a limit.
+"""Judges two curves: the same, rounding, or another training. Steps are aligned, and differences compared with a limit.
 
 With copies moved by one unit in the last place, the limit is the rule of the timed rows, `compare.proof.step_truth.loss_limit`.
 Without them it is what a float32 step may differ by: `FLOAT32_TOLERANCE` at first, and at most `AMPLIFIED` times the difference
@@ -40,7 +40,7 @@ class Aligned(NamedTuple):
     in_order: bool
     """Whether steps are aligned in their order, because their numbers differ."""
     both_end: int | None = None
-    """Step from which on both are no number."""
+    """First step at which both are no number."""
     diverged: Literal["", "A", "B"] = ""
     """Side that is no number at the last step."""
 
@@ -56,7 +56,7 @@ class Copies(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class CurveComparison:
     """The answer for two curves."""
 
     curves: tuple[Curve, Curve]
@@ -164,15 +164,15 @@ def judge(
     copies: tuple[Copies | None, Copies | None] = (None, None),
     *,
     most_steps: int | None = None,
-) -> Comparison:
+) -> CurveComparison:
     """Judge two aligned curves.
 
     Args:
         copies: of A and of B.
         most_steps: as in `align`.
     """
-    difference = differences.absolute(aligned.a, aligned.b)
-    relative = differences.relative(aligned.a, aligned.b)
+    difference = np.asarray(differences.absolute(aligned.a, aligned.b), np.float64)
+    relative = np.asarray(differences.relative(aligned.a, aligned.b), np.float64)
     known = [of_side for of_side in copies if of_side is not None]
     moved = [of_side for of_side in known if of_side.is_moved]
     by_copies = _limit_by_copies(a, b, aligned, moved or known) if known else None
@@ -192,7 +192,7 @@ def judge(
         verdict = "cannot tell" if is_blunt else "rounding"
     else:
         verdict = "rounding" if by_copies is not None and (difference <= by_copies).all() and not is_blunt else "cannot tell"
-    return Comparison(
+    return CurveComparison(
         curves=(a, b), aligned=aligned, difference=difference, relative=relative, limit=limit, verdict=verdict,
         missing=(missing[0], missing[1]), copies=copies,
     )  # fmt: skip
@@ -216,9 +216,9 @@ def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floa
     gaps = np.diff(aligned.steps, prepend=min(int(aligned.steps[0]), 1)).clip(0, _MOST_GAP)
     if a.is_counted or b.is_counted:
         gaps = np.minimum(gaps, 1)
-    seen = np.maximum(np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0), FLOAT32_TOLERANCE)
-    seen = np.maximum(seen, np.divide(resolution, scale, out=np.zeros_like(scale), where=scale > 0))
-    before = np.concatenate([[FLOAT32_TOLERANCE], np.maximum.accumulate(seen)[:-1]])
+    differing = np.maximum(np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0), FLOAT32_TOLERANCE)
+    differing = np.maximum(differing, np.divide(resolution, scale, out=np.zeros_like(scale), where=scale > 0))
+    before = np.concatenate([[FLOAT32_TOLERANCE], np.maximum.accumulate(differing)[:-1]])
     limit = before * AMPLIFIED**gaps * scale + resolution
     for beyond in np.flatnonzero(difference > limit)[:1].tolist():  # what follows such a difference is no rounding
         limit[beyond:] = limit[beyond] / scale[beyond] * scale[beyond:]

@@ -23,13 +23,13 @@ from compare.running import options
 from compare.tools.same import golden, judging, same_report, subjects
 from compare.tools.same.curves import LINES, Curve
 from compare.tools.same.golden import GoldenCurve
-from compare.tools.same.judging import Comparison, Copies
+from compare.tools.same.judging import Copies, CurveComparison
 from compare.tools.same.subjects import LOSSES_WORD, Columns, CommandError, Subject
 
 Tell = Callable[[str], None]
 
 
-class Side(NamedTuple):
+class SideRuns(NamedTuple):
     """One side with its usual run, and its copies so far."""
 
     subject: Subject
@@ -106,13 +106,13 @@ def command(
     return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
 
 
-def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambda text: None) -> Comparison:
+def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambda text: None) -> CurveComparison:
     """Read or run both sides, make their copies, and judge them."""
     a, b = (_read(side, request, tell) for side in sides)
     aligned = judging.align(a.curve, b.curve, request.most_steps)
     both = [a, b]
 
-    def judge() -> Comparison:
+    def judge() -> CurveComparison:
         measured = [_measure(side, places, request) for side, places in zip(both, aligned.places, strict=True)]
         return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
 
@@ -128,13 +128,15 @@ def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambd
     return comparison
 
 
-def compare_with_golden(stored: GoldenCurve, side: Subject, request: Request, tell: Tell = lambda text: None) -> Comparison:
+def compare_with_golden(
+    stored: GoldenCurve, side: Subject, request: Request, tell: Tell = lambda text: None
+) -> CurveComparison:
     """Read or run one side, and judge it against a stored curve. The limit is that of the stored copies, and of new ones."""
     new = _read(side, request, tell)
     aligned = judging.align(stored.curve, new.curve, request.most_steps)
     of_golden = stored.rounding_at(aligned.places[0])
 
-    def judge(new: Side) -> Comparison:
+    def judge(new: SideRuns) -> CurveComparison:
         copies = of_golden, _measure(new, aligned.places[1], request)
         return judging.judge(stored.curve, new.curve, aligned, copies, most_steps=request.most_steps)
 
@@ -164,13 +166,13 @@ def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, P
     return (losses[0], losses[-1]) if losses else (None, None)
 
 
-def _read(side: Subject, request: Request, tell: Tell) -> Side:
+def _read(side: Subject, request: Request, tell: Tell) -> SideRuns:
     if side.words:
         tell(f"{side.name} runs")
-    return Side(side, side.read(request.columns).curve, [])
+    return SideRuns(side, side.read(request.columns).curve, [])
 
 
-def _copy(sides: Sequence[Side], number: int, request: Request, tell: Tell) -> list[Side]:
+def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) -> list[SideRuns]:
     """Run commands again until each has so many copies. With `--ulp`, at least one of them has to move values."""
     copied = list(sides)
     for seed in range(1, number + 1):
@@ -195,7 +197,7 @@ def _copy(sides: Sequence[Side], number: int, request: Request, tell: Tell) -> l
     return copied
 
 
-def _measure(side: Side, places: npt.NDArray[np.int64], request: Request) -> Copies | None:
+def _measure(side: SideRuns, places: npt.NDArray[np.int64], request: Request) -> Copies | None:
     if not side.is_copied:
         return None
     return judging.measure_copies(side.curve, side.copies, places, side.subject.letter, is_moved=request.ulp)

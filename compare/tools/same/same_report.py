@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from compare.cli import exits, wording
-from compare.judgement.statement import Statement
+from compare.judgement.statement import Level, Statement
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.plots import COLOURS
@@ -18,9 +18,9 @@ from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import Curve
-from compare.tools.same.judging import Comparison, scale_of
+from compare.tools.same.judging import CurveComparison, scale_of
 from compare.tools.same.subjects import Subject
 
 NAME, RESULTS_FILE = "same", "same.json"
@@ -46,7 +46,7 @@ _CAUSE_COLUMNS = (
 )
 
 
-def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequence[str]) -> Report:
+def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: Sequence[str]) -> Report:
     """Build the report of a comparison."""
     causes = pattern_causes.explain(comparison, (sides[0].processes, sides[1].processes))
     statements = [_answer(comparison), *_first_difference(comparison)]
@@ -59,8 +59,8 @@ def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequen
         cause_sentences = same_words.sentences([Statement(kind="no_cause", level="info")])
     steps = _rows(comparison)
     table, screen_table = (
-        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *shown))
-        for shown in (_REPORT_STEPS, _SCREEN_STEPS)
+        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *extent))
+        for extent in (_REPORT_STEPS, _SCREEN_STEPS)
     )
     return Report(
         title=TITLE,
@@ -110,7 +110,7 @@ def report(comparison: Comparison, sides: tuple[Subject, Subject], words: Sequen
 def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str]) -> Report:
     """Build the report of a curve that was stored."""
     values = {"steps": len(curve.steps), "file": str(path)}
-    statements = [Statement(kind="curves_stored", level="info", values=values), *_curve_cautions(curve, "A")]
+    statements = [_statement("curves_stored", "info", values), *_curve_cautions(curve, "A")]
     return Report(
         title=TITLE,
         name=NAME,
@@ -128,7 +128,11 @@ def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str])
     )
 
 
-def _answer(comparison: Comparison) -> Statement:
+def _statement(kind: str, level: Level, values: Mapping[str, Any] | None = None) -> Statement:
+    return Statement(kind=kind, level=level, values=dict(values or {}))
+
+
+def _answer(comparison: CurveComparison) -> Statement:
     """Return the answer as a statement."""
     number, largest = len(comparison.aligned.steps), float(comparison.relative.max())
     values: dict[str, Any] = {"steps": number}
@@ -137,7 +141,7 @@ def _answer(comparison: Comparison) -> Statement:
         case "same":
             decimals = [curve.decimals for curve in comparison.curves if curve.decimals is not None]
             values["how"] = f"to the {wording.count(min(decimals), 'decimal')} that are written" if decimals else "bit for bit"
-            return Statement(kind="curves_same", level="finding", values=values)
+            return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_repeat"
             return Statement(kind=kind, level="finding", values={**values, "largest": largest})
@@ -145,16 +149,16 @@ def _answer(comparison: Comparison) -> Statement:
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
             values |= {"step": step, "others": number_beyond - 1}
-            return Statement(kind="curves_another", level="finding", values=values)
+            return _statement("curves_another", "finding", values)
         case "cannot tell":
             if any(comparison.missing):
                 values["agree"] = "agree within rounding" if comparison.difference.any() else "agree"
-                return Statement(kind="curves_ended", level="trouble", values=values)
+                return _statement("curves_ended", "trouble", values)
             kind = "curves_blunt" if comparison.is_moved else "curves_undecided"
             return Statement(kind=kind, level="trouble", values={**values, "largest": largest})
 
 
-def _first_difference(comparison: Comparison) -> list[Statement]:
+def _first_difference(comparison: CurveComparison) -> list[Statement]:
     """Return the first difference that counts, and the first of all."""
     first = comparison.first
     if first is None:
@@ -166,32 +170,32 @@ def _first_difference(comparison: Comparison) -> list[Statement]:
         "step": int(aligned.steps[place]), "a": float(aligned.a[place]), "b": float(aligned.b[place]),
         "relative": float(comparison.relative[place]), "limit": limit,
     }  # fmt: skip
-    statements = [Statement(kind="first_difference", level="finding", values=values)]
+    statements = [_statement("first_difference", "finding", values)]
     if first < place:
         earlier = {"step": int(aligned.steps[first]), "relative": float(comparison.relative[first])}
-        statements.append(Statement(kind="first_rounding", level="info", values=earlier))
+        statements.append(_statement("first_rounding", "info", earlier))
     return statements
 
 
-def _limit(comparison: Comparison) -> list[Statement]:
+def _limit(comparison: CurveComparison) -> list[Statement]:
     if comparison.first is None:
         return []
     copies = {letter: of_side.number for letter, of_side in zip("AB", comparison.copies, strict=True) if of_side is not None}
     if not copies:
         return [Statement(kind="limit_without", level="info")]
-    statements = [Statement(kind="limit_copies", level="info", values={"moved": comparison.is_moved, "copies": copies})]
+    statements = [_statement("limit_copies", "info", {"moved": comparison.is_moved, "copies": copies})]
     if comparison.is_moved and len(copies) == 1:
         (letter,) = copies
         values = {"letter": "AB".replace(letter, ""), "other": letter}
-        statements.append(Statement(kind="not_nudged", level="caution", values=values))
+        statements.append(_statement("not_nudged", "caution", values))
     blunt = comparison.first_blunt
     if comparison.is_moved and blunt:
         step = int(comparison.aligned.steps[blunt])
-        statements.append(Statement(kind="blunt_later", level="caution", values={"step": step}))
+        statements.append(_statement("blunt_later", "caution", {"step": step}))
     return statements
 
 
-def _cautions(comparison: Comparison) -> list[Statement]:
+def _cautions(comparison: CurveComparison) -> list[Statement]:
     """Return what limits the comparison."""
     statements: list[Statement] = []
     aligned, curves = comparison.aligned, comparison.curves
@@ -200,12 +204,12 @@ def _cautions(comparison: Comparison) -> list[Statement]:
             values = {
                 "letter": letter, "other": other, "steps": missing, "last": int(aligned.steps[-1]), "common": len(aligned.steps)
             }  # fmt: skip
-            statements.append(Statement(kind="missing", level="caution", values=values))
+            statements.append(_statement("missing", "caution", values))
     if aligned.in_order:
         ranges = {letter.lower(): f"{curve.steps[0]} to {curve.steps[-1]}" for letter, curve in zip("AB", curves, strict=True)}
         statements.append(Statement(kind="in_order", level="caution", values=dict(ranges)))
     if aligned.both_end is not None:
-        statements.append(Statement(kind="both_end", level="caution", values={"step": aligned.both_end}))
+        statements.append(_statement("both_end", "caution", {"step": aligned.both_end}))
     for letter, curve in zip("AB", curves, strict=True):
         statements += _curve_cautions(curve, letter)
     return statements
@@ -214,13 +218,13 @@ def _cautions(comparison: Comparison) -> list[Statement]:
 def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
     statements: list[Statement] = []
     if curve.is_counted:
-        statements.append(Statement(kind="counted", level="caution", values={"letter": letter}))
+        statements.append(_statement("counted", "caution", {"letter": letter}))
     if curve.decimals is not None:
-        statements.append(Statement(kind="digits", level="caution", values={"letter": letter, "decimals": curve.decimals}))
+        statements.append(_statement("digits", "caution", {"letter": letter, "decimals": curve.decimals}))
     return statements
 
 
-def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _rows(comparison: CurveComparison) -> list[dict[str, Any]]:
     aligned = comparison.aligned
     columns = (aligned.steps, aligned.a, aligned.b, comparison.difference, comparison.limit)
     return [
@@ -230,28 +234,28 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _around(comparison: Comparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
+def _around(comparison: CurveComparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
     """Return some rows around the first difference that counts."""
     places = [place for place in (comparison.first_beyond, comparison.first) if place is not None]
     start = max((places or [0])[0] - before, 0)
     return rows[start : start + number]
 
 
-def _row_at(comparison: Comparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
+def _row_at(comparison: CurveComparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
     return None if place is None else {**rows[place], "relative": float(comparison.relative[place])}
 
 
-def _plain(cause: Cause) -> dict[str, Any]:
+def _plain(cause: CurveCause) -> dict[str, Any]:
     return {**cause._asdict(), "sentence": same_words.cause_sentence(cause), "experiment": same_words.experiment(cause)}
 
 
-def _next(comparison: Comparison) -> list[tuple[str, str]]:
+def _next(comparison: CurveComparison) -> list[tuple[str, str]]:
     if comparison.verdict == "cannot tell" and not comparison.is_moved and not any(comparison.missing):
         return [("tell rounding apart", "the same commands with --copies 3 --ulp, and nudge() in the scripts")]
     return []
 
 
-def _drawing(comparison: Comparison) -> document.Drawing:
+def _drawing(comparison: CurveComparison) -> document.Drawing:
     def draw(figure: Figure) -> bool:
         losses, differences = figure.subplots(2, 1, sharex=True)
         steps = comparison.aligned.steps
@@ -259,8 +263,8 @@ def _drawing(comparison: Comparison) -> document.Drawing:
         losses.plot(steps, comparison.aligned.b, color=COLOURS[1], linestyle="--", label="B")
         losses.set_ylabel("loss")
         losses.legend()
-        shown = np.where(comparison.difference > 0, comparison.difference, np.nan)
-        differences.plot(steps, shown, color=COLOURS[3], marker=".", label="difference")
+        positive = np.where(comparison.difference > 0, comparison.difference, np.nan)
+        differences.plot(steps, positive, color=COLOURS[3], marker=".", label="difference")
         differences.plot(steps, np.where(comparison.limit > 0, comparison.limit, np.nan), color=COLOURS[6], label="by rounding")
         differences.set_yscale("log")
         differences.set_xlabel("step")

@@ -9,7 +9,7 @@ from compare.cli import wording
 from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import Below, Template
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 
 
 def sentences(statements: Iterable[Statement]) -> list[str]:
@@ -17,7 +17,7 @@ def sentences(statements: Iterable[Statement]) -> list[str]:
     return statement_words.sentences(statements, templates=TEMPLATES)
 
 
-def cause_sentence(cause: Cause) -> str:
+def cause_sentence(cause: CurveCause) -> str:
     """One cause in words, with how well it fits."""
     fit = "" if cause.residual is None else f" It explains all but {cause.residual:.1e} of the largest difference."
     if cause.residual == 0.0:
@@ -25,7 +25,7 @@ def cause_sentence(cause: Cause) -> str:
     return statement_words.fill(CAUSES[cause.key][0], cause.values) + fit
 
 
-def experiment(cause: Cause) -> str:
+def experiment(cause: CurveCause) -> str:
     """The experiment that would confirm a cause, as a sentence."""
     return statement_words.fill(CAUSES[cause.key][1], cause.values)
 
@@ -108,6 +108,11 @@ CAUSES: dict[str, tuple[Template, Template]] = {
     ),
     "loss-scale": (_scale, _divide),
     "loss-scale/first": (_first_scale, _divide),
+    "loss-scale/mostly": (
+        "At {steps} of {all} steps B's loss is {times:.4g} times A's: a sum over the examples of a batch, or over processes, "
+        "where A logs a mean. The other batches may be short.",
+        "Log the mean over examples in both, and compare again. Confirmed if they agree.",
+    ),
     "step-shift": (
         "{one}'s loss at a step is {other}'s of {steps:step} earlier. {one} logs after the update where {other} logs before "
         "it, or starts with other batches.",

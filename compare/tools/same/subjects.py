@@ -1,4 +1,4 @@
-"""What is compared: a file of losses, or a command that writes them."""
+"""A side of the comparison: a file of losses, or a command that writes them."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ class Subject(NamedTuple):
                     )
                 return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
             if any(LOSSES_WORD in word for word in self.words):
-                return Run(self._renamed(curves.read(self._found(folder, target), *columns), folder), moved)
+                return Run(self._renamed(curves.read(self._written_losses(folder, target), *columns), folder), moved)
             try:
                 return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
             except LossesError as error:
                 raise CommandError(str(error)) from None
 
-    def _found(self, folder: Path, target: Path) -> Path:
+    def _written_losses(self, folder: Path, target: Path) -> Path:
         """Return the file or folder that was written in the place of `{losses}`, with whatever suffix."""
         written = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
         if len(written) != 1:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from compare.tools.same import causes, judging, same_words
-from compare.tools.same.causes import Cause
+from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import Curve
-from compare.tools.same.judging import Comparison
+from compare.tools.same.judging import CurveComparison
 
 STEPS = 48
 DRAWS = np.random.default_rng(3)
@@ -24,11 +24,11 @@ def curve(losses: Any, first: int = 1, every: int = 1, epochs: Any = None) -> Cu
     return Curve("made", first + every * np.arange(len(losses)), losses, epochs)
 
 
-def judged(a: Curve, b: Curve, **options: Any) -> Comparison:
+def judged(a: Curve, b: Curve, **options: Any) -> CurveComparison:
     return judging.judge(a, b, judging.align(a, b), **options)
 
 
-def first_cause(b: Any, a: Any = A, processes: tuple[int | None, int | None] = (None, None)) -> Cause:
+def first_cause(b: Any, a: Any = A, processes: tuple[int | None, int | None] = (None, None)) -> CurveCause:
     a, b = (losses if isinstance(losses, Curve) else curve(losses) for losses in (a, b))
     number = len(judging.align(a, b).steps)
     comparison = judged(a, b, copies=(judging.Copies(np.full(number, 1e-7), 3, is_moved=True), None))
@@ -52,6 +52,9 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "a multiple": (2 * A, "loss-scale", {"times": 2.0}),
     "a part": (A / 4, "loss-scale", {"times": 0.25}),
     "a multiple at first alone": (np.concatenate([[3 * A[0]], spread(3)[1:] * 2.5]), "loss-scale/first", {"times": 3.0}),
+    "a sum over examples, with short batches": (
+        A * np.where(np.arange(1, STEPS + 1) % 12, 16, 5), "loss-scale/mostly", {"times": 16.0, "steps": 44},
+    ),
     "a constant": (A + 0.125, "loss-offset", {}),
     "later by two steps": (np.concatenate([A[:2], A[:-2]]), "step-shift", {"one": "B", "steps": 2}),
     "earlier by one step": (np.concatenate([A[1:], A[-1:]]), "step-shift", {"one": "A", "steps": 1}),
@@ -132,8 +135,9 @@ def test_every_cause_has_a_sentence_and_an_experiment(key: str) -> None:
     values = {
         "one": "B", "other": "A", "times": 2.0, "explained": 0.9, "step": 3, "steps": 1, "by": 0.1, "period": 4, "weight": 0.9,
         "window": 5, "parts": 2, "dtype": "bfloat16", "updates": 7, "before": 2, "speed": "faster",
+        "all": 9,
     }  # fmt: skip
     name, _, variant = key.partition("/")
-    cause = Cause(name, values, variant)
+    cause = CurveCause(name, values, variant)
     for sentence in (same_words.cause_sentence(cause), same_words.experiment(cause)):
         assert sentence.endswith(".") and "{" not in sentence
