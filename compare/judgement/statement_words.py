@@ -352,8 +352,8 @@ def _not_decided(values: Mapping[str, Any]) -> str:
 def _accuracy_over_seeds(values: Mapping[str, Any]) -> str:
     accuracy = Spread.model_validate(values["accuracy"])
     guessing = f", {GUESSING}" if values["guesses"] else ""
-    half = f"half of them between {accuracy.low:.4f} and {accuracy.high:.4f}"
-    return f"{values['row']}: test accuracy {accuracy.median:.4f}{guessing}, median of {accuracy.n} seeds, {half}."
+    half = f"(middle half {accuracy.low:.4f} to {accuracy.high:.4f}){guessing}"
+    return f"{values['row']}: test accuracy {accuracy.median:.4f} over {accuracy.n} seeds {half}."
 
 
 def _target_accuracy(values: Mapping[str, Any]) -> str:
