@@ -118,7 +118,7 @@ def test_json_on_stdout_equals_results_json_and_a_line_for_each_run_goes_to_a_pi
     assert done.json == json.loads((tmp_path / "out" / "results.json").read_text())
     assert [table["name"] for table in done.json["tables"]][:4] == ["comparison", "accuracy", "seconds", "speedup"]
     assert done.json["exit_code"] == 0
-    lines = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.stderr.splitlines()]
+    lines = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.progress]
     rows = [f"{name}-serial-{cores}" for cores in ("1core", "2cores") for name in ("left", "right")]
     left = ["3 left, about M:SS", "2 left, about M:SS", "1 left, about M:SS", "none left"]
     assert lines == [f"{row}: M:SS; {more}." for row, more in zip(rows, left, strict=True)]
@@ -398,7 +398,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     proof.becomes(rungs=[rung(status=status)], **others)
     done = convtwins(*PROVED, "--out", tmp_path / "out", "--full")
     assert done.exit_code == code
-    assert done.stderr.startswith("proof that the training is the same, which may take minutes ...\n")
+    assert done.progress[0] == "proof that the training is the same, which may take minutes ..."
     shown = " ".join(done.stdout.split())
     said = "proved in float64" if verdict == "proved" else f"{verdict} (they may be two different trainings)"
     assert f"Identical training: {said}: " in shown
