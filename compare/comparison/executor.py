@@ -245,7 +245,7 @@ def _clock_fields(clock: LaunchersClock, row: Row, seat: Seat | None) -> dict[st
     """Result fields of a finished run that the launcher's own clock, and its view of the run's turns, decide."""
     if (words := clock.disagreement(row.framework) or (seat and seat.defect())) is not None:
         return {"status": "failed", "reason": words, "clock_confirmed": None}
-    return {"clock_confirmed": clock.confirms()}
+    return {"clock_confirmed": clock.confirms(), "round_id": seat.round_id if seat is not None else None}
 
 
 def _update_result(result: RunResult, directory: Path, **fields: Any) -> RunResult:

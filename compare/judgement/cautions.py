@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult
 from common.data import notes as data_notes
+from common.machine import interference
 from common.spec import Spec
 from compare.judgement import environments, run_figures, slices
 from compare.judgement.row_figures import FAILURES, Summary
@@ -52,6 +54,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
         *_not_interleaved(stored),
         *_out_of_step(stored),
         *_always_first(stored),
+        *_made_later(stored),
         *_reruns(stored),
         *environments.cautions(stored),
     ]
@@ -262,6 +265,21 @@ def _noise(stored: StoredComparison, summary: Summary, same_cores: Sequence[Summ
         yield _about(summary.id, "throttled", mhz=noise.frequency_end_mhz, fastest_mhz=fastest)
 
 
+def busy_now(cores_of_others: float, cores: int, description: Mapping[str, Any]) -> list[Statement]:
+    """A caution on other programs before the first run. Empty if they leave a run its cores.
+
+    Args:
+        cores_of_others: cores that they use.
+        cores: the most cores that a run has.
+        description: `machine.describe` of this machine.
+    """
+    if interference.cores_taken(cores_of_others, cores, description) <= interference.DISTURBED_FROM:
+        return []
+    logical_cores = description.get("logical_cores") or cores
+    values: dict[str, JsonValue] = {"share": min(cores_of_others / logical_cores, 1.0), "logical_cores": logical_cores}
+    return [Statement(kind="busy_now", level="caution", values=values)]
+
+
 def _breakdown(run: RunResult, chance: float | None) -> dict[str, JsonValue] | None:
     """The distance of a run's end from its best epoch. None if the run did not break down.
 
@@ -375,6 +393,29 @@ def _always_first(stored: StoredComparison) -> list[Statement]:
         for row_id, count in turns.items()
         if repeats_of[row_id] >= LEAST_STARTS
         and (starts[row_id] == repeats_of[row_id] or count > MOST_FIRST_TURNS * turns_of[row_id])
+    ]
+
+
+def _made_later(stored: StoredComparison) -> list[Statement]:
+    """Cautions on rows whose runs were not in the round that most rows of their repeat took turns in, after `--resume`."""
+    if stored.comparison.argv[:1] in (["regress"], ["bisect"]):  # a pair without one of its runs is made again as a whole
+        return []
+    repeats_of: dict[str, list[int]] = {}
+    for repeat in stored.wall_seconds:
+        rounds = {
+            row.id: repeats[repeat].round_id
+            for row in stored.comparison.rows
+            if not row.spec.hosts and repeat in (repeats := finished_runs(stored, row))
+        }
+        if not (named := Counter(filter(None, rounds.values()))):
+            continue
+        ((usual, _),) = named.most_common(1)
+        for row_id, name in rounds.items():
+            if name != usual:
+                repeats_of.setdefault(row_id, []).append(repeat)
+    return [
+        Statement(kind="made_later", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
+        for row_id, repeats in repeats_of.items()
     ]
 
 

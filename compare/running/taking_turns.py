@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -49,9 +50,11 @@ class Seat:
 
     Args:
         path: path of its socket, which no other file has.
+        round_id: name of its round, which no other round has.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, round_id: str = "") -> None:
+        self.round_id = round_id
         self.environment: Mapping[str, str] = {SOCKET_VARIABLE: path}
         """Environment variables for the process of the run."""
         self.computed_seconds = 0.0
@@ -298,11 +301,12 @@ def run_round(
         free_memory: returns the bytes of memory that further processes can have.
     """
     planned, imported = deque(enumerate(items)), deque[_TurnTaker[_Item, _Result]]()
+    round_id = secrets.token_hex(8)
     with contextlib.ExitStack() as closing:
         folder = closing.enter_context(PrivateFolder())
 
         def start(place: int, item: _Item) -> _TurnTaker[_Item, _Result]:
-            seat = Seat(str(folder.path / str(place)))
+            seat = Seat(str(folder.path / str(place)), round_id)
             closing.callback(seat.close)  # after its run: one whose launcher has gone would call that its own failure
             taker = _TurnTaker[_Item, _Result](place, seat, run(item, seat))
             closing.callback(taker.close)

@@ -163,6 +163,27 @@ def test_turns_without_times_or_of_interrupted_runs_name_no_row() -> None:
     assert slices.first_ones({"a": one[0], "b": other[0].model_copy(update={"resumes": 1})}) == []
 
 
+def test_a_run_that_was_made_again_without_its_round_is_named_and_its_slices_count_in_no_ratio() -> None:
+    """A kill took the third row's run of the second repeat, and of the third repeat both parallel runs."""
+    rows = [comparisons.row(framework, mode) for mode in ("serial", "data_parallel") for framework in ("pytorch", "tensorflow")]
+    stored = comparisons.of_rows(rows, repeats=3)
+    rounds = [["a"] * 4, ["b", "b", None, "b"], ["c", "c", "d", "d"]]
+    runs = {
+        row_id: {repeat: run(*[1.0] * 10).model_copy(update={"round_id": rounds[repeat][number]}) for repeat in repeats}
+        for number, (row_id, repeats) in enumerate(stored.runs.items())
+    }
+    stored = stored.model_copy(update={"runs": runs})
+    found = [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "made_later"]
+    third, fourth = list(runs)[2:]
+    assert {caution.rows: caution.values["repeats"] for caution in found} == {(third,): [2, 3], (fourth,): [3]}
+    alone = runs[third][1]
+    assert slices.ratio(alone, runs[fourth][1]) is None and slices.ratio(runs[third][2], runs[fourth][2]) is not None
+    assert slices.ratio(runs[third][2], runs[next(iter(runs))][2]) is None
+    regress = stored.comparison.model_copy(update={"argv": ["regress"]})  # whose pairs have a round each
+    stored = stored.model_copy(update={"comparison": regress})
+    assert not [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "made_later"]
+
+
 @pytest.mark.parametrize(("between", "within"), [(0.0, 0.1), (0.1, 0.01)])
 def test_the_noise_of_repeats_is_told_apart_from_that_within_them(between: float, within: float) -> None:
     random = np.random.default_rng(3)

@@ -400,5 +400,5 @@ def test_the_first_screen_says_what_each_step_found_and_which_failed(screens: Sc
         for name, (title, said) in STEPS.items()
     ]  # fmt: skip
     shown = screens(study._report(wanted, record, done))
-    assert "7 of 7 steps in 3.5 minutes" in shown and "2 cautions: --full." in shown
+    assert "7 of 7 steps in 3.5 minutes" in shown and "2 cautions about these figures: --full lists all." in shown
     assert ("tune: Tuning (exit code 1)." in shown) == ("tune: 3 failed of 12 trials." in shown) == failed
