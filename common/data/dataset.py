@@ -84,7 +84,7 @@ class DatasetSplit:
     encoded: Encoded | None = None
     """The image files of the same examples, if they are to be decoded in each epoch."""
     rows: NDArray[np.int64] | None = None
-    """Rows of the source's manifest, [N], ascending. None if the examples are of no source."""
+    """Rows of the source's manifest, [N], ascending. Only `load_files` gives them: a run does without their memory."""
 
     @property
     def files(self) -> Encoded:

@@ -95,7 +95,7 @@ def _load(data: Data, seed: int, cache_dir: str | None, stored_splits: Sequence[
             else:
                 assert files is not None, "splits that are not stored are streamed"
                 images = DecodedFiles(files, source.image_size)
-            return DatasetSplit(images=images, labels=source.labels(split), encoded=files, rows=rows)
+            return DatasetSplit(images=images, labels=source.labels(split), encoded=files, rows=None if stored_splits else rows)
 
         return Dataset(**source.dataset_fields(split_of))
 
