@@ -77,8 +77,8 @@ class DatasetSplit:
     """Examples of one split, in manifest order. Read-only."""
 
     images: Images
-    """Pixels, uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file, or a copy of few. If `encoded` is
-    to be read instead, files that are decoded on access."""
+    """Pixels, uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file, or an array for the digits. If
+    `encoded` is to be read instead, files that are decoded on access."""
     labels: NDArray[np.int64]
     """Class ids, [N]."""
     encoded: Encoded | None = None
