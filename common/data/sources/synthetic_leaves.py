@@ -23,7 +23,7 @@ from PIL import Image, features
 
 from common.data import threads
 from common.data.dataset import DataRefused
-from common.data.sources.file_source import MAX_FILES, Content, Listing
+from common.data.sources.file_source import MAX_FILES, Content, FileSource, Listing
 from common.data.sources.leaf_drawing import class_name, draw_leaves
 
 NAME = "leaves"
@@ -89,7 +89,7 @@ def parse(source: str) -> Leaves:
     return Leaves(**values)
 
 
-class LeafSource:
+class LeafSource(FileSource):
     """Leaves as a tree of files. Each is drawn when it is read."""
 
     def __init__(self, leaves: Leaves) -> None:
@@ -99,9 +99,6 @@ class LeafSource:
 
     def fingerprint(self) -> tuple[str, int]:
         return self.content_hash(), 0
-
-    def notes(self) -> list[str]:
-        return []
 
     def content_hash(self) -> str:
         return hashlib.sha256(repr((self._leaves, RULE)).encode()).hexdigest()
