@@ -77,14 +77,14 @@ class DatasetSplit:
     """Examples of one split, in manifest order. Read-only."""
 
     images: Images
-    """Pixels, uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file, or a copy of few. If `encoded` is
-    to be read instead, files that are decoded on access."""
+    """Pixels, uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file, or an array for the digits. If
+    `encoded` is to be read instead, files that are decoded on access."""
     labels: NDArray[np.int64]
     """Class ids, [N]."""
     encoded: Encoded | None = None
     """The image files of the same examples, if they are to be decoded in each epoch."""
     rows: NDArray[np.int64] | None = None
-    """Rows of the source's manifest, [N], ascending. None if the examples are of no source."""
+    """Rows of the source's manifest, [N], ascending. Only `load_files` gives them: a run does without their memory."""
 
     @property
     def files(self) -> Encoded:

@@ -170,7 +170,7 @@ def test_rows_of_a_memory_map_are_fed_as_a_whole_one_is(twin: Twin, tmp_path: Pa
     whole = np.zeros((2 * len(SPLIT) + 1, *SPLIT.images.shape[1:]), np.uint8)
     whole[ids] = SPLIT.images
     np.save(tmp_path / "pixels.npy", whole)
-    rows = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), ids, max_copied_bytes=0)
+    rows = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), ids)
     assert isinstance(rows, MappedRows)
     assert_follows_the_plan(twin, plan(**fields), DatasetSplit(images=rows, labels=SPLIT.labels), 3, 1)
 

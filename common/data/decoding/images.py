@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -20,8 +19,6 @@ from common.data.decoding.encoded import Encoded
 
 MAX_MAPPED_BYTES = 2**26
 """Largest size of a split that is mapped in each process, in bytes. A larger split is read row by row."""
-MAX_COPIED_BYTES = 2**23
-"""Largest size of a split that each process copies into its memory if its rows do not follow one another, in bytes."""
 
 
 class Rows(ABC):
@@ -107,24 +104,18 @@ class DecodedFiles(Rows):
         return DecodedFiles(self._encoded.take(ids), self.shape[1])
 
 
-def select_rows(
-    array: NDArray[np.uint8],
-    ids: NDArray[np.int64],
-    *,
-    max_mapped_bytes: int = MAX_MAPPED_BYTES,
-    max_copied_bytes: int = MAX_COPIED_BYTES,
-) -> Images:
-    """Return the rows `ids`, ascending, of a mapped array, read-only.
+def select_rows(array: NDArray[np.uint8], ids: NDArray[np.int64], *, max_mapped_bytes: int = MAX_MAPPED_BYTES) -> Images:
+    """Return the rows `ids`, ascending, of an array, read-only.
 
-    The result is a slice if they are consecutive and hold at most `max_mapped_bytes`, and a copy if they hold at most
-    `max_copied_bytes`. Else it is `MappedRows`.
+    The result is a slice if they are consecutive and hold at most `max_mapped_bytes`. Else it is `MappedRows` of a mapped
+    array, or a copy.
     """
-    first, num_bytes = int(ids[0]), len(ids) * array[:1].nbytes
-    if num_bytes <= max_mapped_bytes and int(ids[-1]) - first + 1 == len(ids):
+    first = int(ids[0])
+    fits = len(ids) * array[:1].nbytes <= max_mapped_bytes or not isinstance(array, np.memmap)
+    if fits and int(ids[-1]) - first + 1 == len(ids):
         return array[first : first + len(ids)]
-    if num_bytes > max_copied_bytes:
+    if isinstance(array, np.memmap):
         return MappedRows(array, ids)
-    rows = np.array(array[ids])
+    rows = array[ids]
     rows.flags.writeable = False
-    weakref.finalize(rows, id, array)  # the map holds the lock on its file, which is in use while the copy lives
     return rows

@@ -6,7 +6,7 @@ import errno
 import io
 import shutil
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from common.data import cache
 from common.data.cache import EntryMetadata
-from common.data.dataset import DataRefused, Dataset, DatasetDescription, DatasetSplit, LabeledExamples
+from common.data.dataset import DataRefused, Dataset, DatasetDescription, DatasetSplit
 from common.data.decoding import decode
+from common.data.decoding.encoded import Encoded
 from common.data.decoding.images import DecodedFiles, select_rows
 from common.data.pixel_cache import PixelCache, PixelFile
 from common.data.sources import image_folder, public_sets, scanned, splits
+from common.data.sources.digits import Digits
+from common.data.sources.file_source import FileSource
 from common.data.sources.locating import NAMES, locate, other_reading
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import ScanResult
@@ -83,7 +86,7 @@ def _load(data: Data, seed: int, cache_dir: str | None, stored_splits: Sequence[
     """Load a data set. `stored_splits` are decoded into the cache, the others on access."""
     with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
-        encoded = source.scanned.encoded() if data.loading == "streaming" else None
+        encoded = source.encoded() if data.loading == "streaming" else None
         stored = {split: source.rows(split) for split in stored_splits}
         pixels = source.decoded(np.concatenate(list(stored.values()))) if stored else None
 
@@ -95,7 +98,7 @@ def _load(data: Data, seed: int, cache_dir: str | None, stored_splits: Sequence[
             else:
                 assert files is not None, "splits that are not stored are streamed"
                 images = DecodedFiles(files, source.image_size)
-            return DatasetSplit(images=images, labels=source.labels(split), encoded=files, rows=rows)
+            return DatasetSplit(images=images, labels=source.labels(split), encoded=files, rows=None if stored_splits else rows)
 
         return Dataset(**source.dataset_fields(split_of))
 
@@ -116,7 +119,9 @@ class _DataSource:
     metadata: EntryMetadata
     """Stored metadata of the splits, see `_divide_source`."""
     cache_folder: Path
-    scanned: ScanResult
+    tree: FileSource
+    scanned: ScanResult | None = None
+    """Scanned files. None for the digits, whose pixels need no cache."""
     notes: Sequence[str] = ()
     """Notes on the tree as it is now."""
 
@@ -143,19 +148,27 @@ class _DataSource:
         """Return the rows of the manifest of a split, ascending. The cache holds their pixels in the same rows."""
         return self.metadata.arrays[f"{split}_rows"]
 
+    def encoded(self) -> Encoded:
+        """Return the files in all rows of the manifest."""
+        return (self.scanned or scanned.scan(self.tree, self.cache_folder)).encoded()
+
     def decoded(self, rows: Ids) -> NDArray[np.uint8]:
         """Return pixels, uint8 [N, image_size, image_size, 3], read-only. They include those of `rows`, perhaps others."""
+        if isinstance(self.tree, Digits):
+            return _read_only(decode.resize(self.tree.arrays().images, self.image_size))
         return self._pixels().fetch(rows, self._write)
 
     def check_free_space(self, rows: Ids) -> None:
         """Raise DataRefused if the cache folder has no room for `decoded`."""
-        self._check_free_space(len(self._pixels().missing(rows)))
+        if not isinstance(self.tree, Digits):
+            self._check_free_space(len(self._pixels().missing(rows)))
 
     def _pixels(self) -> PixelCache:
+        assert self.scanned is not None
         size_px = self.image_size
         key = cache.key(scanned=self.scanned.key, image_size=size_px)
         shape = (self.metadata.facts["num_files"], size_px, size_px, 3)
-        facts = {"source": str(self.scanned.path), "image_size": size_px}
+        facts = {"source": str(self.tree.path), "image_size": size_px}
         return PixelCache(self.cache_folder / "decoded" / key, shape, facts)
 
     def _write(self, missing: Ids, pixels: PixelFile) -> None:
@@ -164,7 +177,7 @@ class _DataSource:
             print(
                 f"decoding {self._images(len(missing))}: {num_bytes / 2**30:,.1f} GiB in {self.cache_folder}", file=sys.stderr
             )
-        decode.decode_all(self.scanned.encoded().take(missing), self.image_size, pixels)
+        decode.decode_all(self.encoded().take(missing), self.image_size, pixels)
 
     def _check_free_space(self, count: int) -> int:
         """Return the bytes of `count` decoded images. Raises DataRefused if there is no room."""
@@ -183,16 +196,14 @@ class _DataSource:
 
 def _open(data: Data, seed: int, cache_folder: Path) -> _DataSource:
     name, tree = locate(data.source, cache_folder)
+    notes = other_reading(data.source)
+    if isinstance(tree, Digits):
+        metadata = _divide_source(data, seed, name, tree.path, tree.manifest())
+        return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, tree=tree, notes=notes)
     scan_result = scanned.scan(tree, cache_folder)
 
     def divide_with(data: Data) -> EntryMetadata:
-        manifest = scan_result.manifest()
-        rows, examples, notes = image_folder.examples(manifest, tree.path, skip_bad=data.on_bad == "skip")
-        size_px = data.image_size or image_folder.common_size(manifest, rows, tree.path)
-        notes += image_folder.resize_notes(manifest, rows, size_px)
-        facts = {"source": str(tree.path), "num_files": len(manifest), "image_size": size_px}
-        del manifest
-        return _divide_source(data, seed, name, examples, rows, notes, facts)
+        return _divide_source(data, seed, name, tree.path, scan_result.manifest())
 
     def divide(_: BinaryIO) -> EntryMetadata:
         try:
@@ -226,8 +237,8 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _DataSource:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         metadata = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    notes = [*other_reading(data.source), *tree.notes()]
-    return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, scanned=scan_result, notes=notes)
+    notes += tree.notes()
+    return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, tree=tree, scanned=scan_result, notes=notes)
 
 
 def _stored_splits(data: Data) -> tuple[str, ...]:
@@ -240,14 +251,17 @@ def _allows_duplicates(data: Data) -> bool:
     return data.duplicates == "allow" or data.source in NAMES or public_sets.is_published(data.source)
 
 
-def _divide_source(
-    data: Data, seed: int, name: str, examples: LabeledExamples, rows: Ids, notes: Sequence[str], facts: Mapping[str, Any]
-) -> EntryMetadata:
+def _divide_source(data: Data, seed: int, name: str, path: Path, manifest: Manifest) -> EntryMetadata:
     """Divide a source. Returns the stored metadata of its splits: rows of the manifest and labels."""
+    rows, examples, notes = image_folder.examples(manifest, path, skip_bad=data.on_bad == "skip")
+    size_px = data.image_size or image_folder.common_size(manifest, rows, path)
+    notes += image_folder.resize_notes(manifest, rows, size_px)
+    num_files = len(manifest)
+    del manifest
     division = splits.divide(
         examples,
         name=name,
-        image_size=facts["image_size"],
+        image_size=size_px,
         seed=seed,
         limit=data.limit,
         drawn_part=data.drawn_part,
@@ -256,13 +270,16 @@ def _divide_source(
     arrays: dict[str, NDArray[Any]] = {}
     for split, ids in division.ids.items():
         arrays |= {f"{split}_rows": _read_only(rows[ids]), f"{split}_labels": _read_only(examples.labels[ids])}
-    division_facts = {
+    facts = {
+        "source": str(path),
         "class_names": examples.class_names,
         "content_hash": division.content_hash,
         "notes": [*notes, *division.notes],
+        "num_files": num_files,
+        "image_size": size_px,
         "sizes": {split: len(division.ids[split]) for split in SPLITS},
     }
-    return EntryMetadata(arrays, {**facts, **division_facts})
+    return EntryMetadata(arrays, facts)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -140,7 +140,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
     """
     loaded = _load_leniently(data, seed=seed, cache_dir=cache_dir)
     dataset, manifest = loaded.dataset, loaded.manifest
-    examples = _examples(loaded)
+    examples = _examples(loaded, seed=seed, cache_dir=cache_dir)
     counts = _counts(examples)
     pairs = plants_and_conditions(examples.class_names)
     exploration = Exploration(
@@ -188,12 +188,13 @@ def _load_leniently(data: spec.Data, *, seed: int, cache_dir: str | None) -> _Lo
         return _LoadedData(data, None, manifest, refusal)
 
 
-def _examples(loaded: _LoadedData) -> _Examples:
+def _examples(loaded: _LoadedData, *, seed: int, cache_dir: str | None) -> _Examples:
     """Return all examples, with digests of their own pixels."""
-    dataset, manifest = loaded.dataset, loaded.manifest
+    data, dataset, manifest, _ = loaded
     if dataset is None:
         return _from_manifest(manifest)
-    rows = [row for split in _SPLITS for row in getattr(dataset, split).rows]
+    files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
+    rows = [row for split in _SPLITS for row in getattr(files, split).rows]
     digests = [manifest.pixel_sha256[row].tobytes() for row in rows]
     return _in_splits(dataset, [manifest.paths[row] for row in rows], digests)
 

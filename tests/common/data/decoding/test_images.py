@@ -23,7 +23,7 @@ def rows(request, tmp_path: Path) -> Rows:
     """The images IDS of NAMES."""
     if request.param is MappedRows:
         np.save(tmp_path / "pixels.npy", np.stack([pixels(name) for name in NAMES]))
-        found = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), IDS, max_copied_bytes=0)
+        found = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), IDS)
         assert isinstance(found, MappedRows)
         return found
     folder = write_folder(tmp_path / "pets", tree(*FOLDERS, images=30))
@@ -53,8 +53,7 @@ def test_they_are_sent_without_their_pixels(rows: Rows) -> None:
 
 def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", EXPECTED)
-    whole = np.load(tmp_path / "pixels.npy", mmap_mode="r")
-    found = select_rows(whole, np.array([0, 2, len(EXPECTED) - 1]), max_copied_bytes=0)
+    found = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.array([0, 2, len(EXPECTED) - 1]))
     with (tmp_path / "pixels.npy").open("rb+") as file:
         file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
@@ -68,8 +67,9 @@ def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path) -
     whole, part = np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.arange(2, 9)
     assert isinstance(select_rows(whole, part), np.memmap)
     assert isinstance(select_rows(whole, part, max_mapped_bytes=EXPECTED[part].nbytes), np.memmap)
-    read = select_rows(whole, part, max_mapped_bytes=EXPECTED[part].nbytes - 1, max_copied_bytes=0)
+    read = select_rows(whole, part, max_mapped_bytes=EXPECTED[part].nbytes - 1)
     assert isinstance(read, MappedRows) and np.array_equal(read[:], EXPECTED[part])
+    assert np.shares_memory(select_rows(EXPECTED, part), EXPECTED)
 
 
 def test_their_sums_equal_those_of_the_array(rows: Rows) -> None:
@@ -83,9 +83,8 @@ def test_dask_reads_them_a_chunk_at_a_time(rows: Rows) -> None:
     assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(scheduler="threads"), EXPECTED)
 
 
-def test_few_rows_that_do_not_follow_one_another_are_a_copy(tmp_path: Path) -> None:
-    np.save(tmp_path / "pixels.npy", np.stack([pixels(name) for name in NAMES]))
-    whole = np.load(tmp_path / "pixels.npy", mmap_mode="r")
-    copy = select_rows(whole, IDS, max_copied_bytes=EXPECTED.nbytes)
-    assert type(copy) is np.ndarray and np.array_equal(copy, EXPECTED) and not copy.flags.writeable
-    assert isinstance(select_rows(whole, IDS, max_copied_bytes=EXPECTED.nbytes - 1), MappedRows)
+def test_rows_that_follow_one_another_are_a_part_of_the_array_and_rows_in_memory_a_copy() -> None:
+    whole = np.stack([pixels(name) for name in NAMES])
+    assert np.shares_memory(select_rows(whole, np.arange(5, 9)), whole)
+    copy = select_rows(whole, IDS)
+    assert isinstance(copy, np.ndarray) and np.array_equal(copy, EXPECTED) and not copy.flags.writeable
