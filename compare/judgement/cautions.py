@@ -38,9 +38,8 @@ MAX_ACCURACY_DROP = 0.1
 MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
 
-LEAST_STARTS, MOST_FIRST_TURNS = 2, 0.75
-"""Least number of repeats that show which row always starts first. Largest part of the turns that a row may have before the
-others: two rows that alternate have half of them each."""
+LEAST_FAIR_TURNS = 2
+"""Number of turns that a row begins by the plan, from which on more of them are told. Before that, orders are not even."""
 
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
@@ -374,25 +373,36 @@ def _out_of_step(stored: StoredComparison) -> list[Statement]:
 
 
 def _always_first(stored: StoredComparison) -> list[Statement]:
-    """Cautions on rows that started first in every repeat, or nearly always had the first turn, by row."""
-    starts, turns = Counter[str](), Counter[str]()
-    repeats_of, turns_of = Counter[str](), Counter[str]()
-    for repeat in stored.wall_seconds:
+    """Cautions on rows that began successive repeats, or most turns, before the rows that they took turns with, by row.
+
+    Successive repeats of the same rows begin with different ones. Repeats in between may be missing, so others say nothing.
+    """
+    starts, repeats_of, turns, turns_of, fair_turns = (Counter[str]() for _ in range(5))
+    before: tuple[int, set[str], str] | None = None
+    for repeat in sorted(stored.wall_seconds):
         finished = {
             row.id: repeats[repeat] for row in stored.comparison.rows if repeat in (repeats := finished_runs(stored, row))
         }
         runs = {row_id: run for row_id, run in finished.items() if slices.took_turns([run])}
-        if len(runs) < 2 or not (first_ones := slices.first_ones(runs)):
+        if len(runs) < 2 or not (first_rows := slices.first_rows(runs)):
             continue
-        starts[first_ones[0]] += 1
-        turns.update(first_ones)
-        repeats_of.update([*runs])
-        turns_of.update(dict.fromkeys(runs, len(first_ones)))
+        if before is not None and before[:2] == (repeat - 1, set(runs)):
+            repeats_of.update([before[2]])
+            starts.update([before[2]] if first_rows[0] == before[2] else [])
+        before = repeat, set(runs), first_rows[0]
+        turns.update(first_rows)
+        turns_of.update(dict.fromkeys(runs, len(first_rows)))
+        fair_turns.update({row_id: len(first_rows) / len(runs) for row_id in runs})
     return [
-        Statement(kind="always_first", level="caution", rows=(row_id,), values={"repeats": starts[row_id], "turns": count})
+        Statement(
+            kind="always_first",
+            level="caution",
+            rows=(row_id,),
+            values={"starts": starts[row_id], "repeats": repeats_of[row_id], "turns": count, "all_turns": turns_of[row_id]},
+        )
         for row_id, count in turns.items()
-        if repeats_of[row_id] >= LEAST_STARTS
-        and (starts[row_id] == repeats_of[row_id] or count > MOST_FIRST_TURNS * turns_of[row_id])
+        if 0 < repeats_of[row_id] == starts[row_id]
+        or (fair_turns[row_id] >= LEAST_FAIR_TURNS and count > (fair_turns[row_id] + turns_of[row_id]) / 2)
     ]
 
 

@@ -110,7 +110,7 @@ def spans(result: RunResult) -> set[tuple[int, int, int]]:
     return {(epoch.epoch, slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices}
 
 
-def first_ones(runs: Mapping[str, RunResult]) -> list[str]:
+def first_rows(runs: Mapping[str, RunResult]) -> list[str]:
     """Return which row of a repeat began first in each slice that all its runs have, in the order of the training.
 
     Args:

@@ -439,8 +439,8 @@ TEMPLATES: Templates = {
         "So whole runs are compared there, and what the machine did at another time counts.",
     ),
     "always_first": RowTemplate(
-        "always began before the rows that it took turns with",
-        "{repeats:repeat}, {turns:turn}",
+        "began too often before the rows that it took turns with",
+        "{starts} of {repeats:successive repeat}, {turns} of {all_turns:turn}",
         "What starts first may be slower, so ratios may be off. Orders alternate unless the suite has a defect: report it.",
     ),
     "made_again": _made_again,

@@ -132,8 +132,8 @@ def read_pickle(content: bytes, name: str) -> _Batch:
     key = ""
     try:
         for opcode, argument, _ in pickletools.genops(content):
-            if opcode.name in ("GLOBAL", "INST") and (asked := str(argument).replace(" ", ".")) not in _PICKLE_NAMES:
-                raise ValueError(f"it asks for {asked}")
+            if opcode.name in ("GLOBAL", "INST") and (name_in_pickle := str(argument).replace(" ", ".")) not in _PICKLE_NAMES:
+                raise ValueError(f"it asks for {name_in_pickle}")
             if opcode.name == "NEWTRUE":
                 raise ValueError("it holds an array in Fortran's order")
             if argument in values:

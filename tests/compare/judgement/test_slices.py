@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -123,14 +124,16 @@ def test_a_row_whose_turns_were_other_steps_is_named() -> None:
     assert (caution.rows, caution.values) == ((list(runs)[2],), {"repeats": [2]})
 
 
-def began_in_order(repeats: list[list[int]]) -> Any:
-    """Two rows with slices of these repeats, each given by which row began each of its slices first."""
+def began_in_order(repeats: Sequence[list[int] | None]) -> Any:
+    """Two rows with slices of these repeats, each given by which row began each of its slices first. None: no run ended."""
     rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
     stored = comparisons.of_rows(rows, repeats=len(repeats))
     runs: dict[str, dict[int, RunResult]] = {}
     for number, row_id in enumerate(stored.runs):
         runs[row_id] = {}
         for repeat, firsts in enumerate(repeats):
+            if firsts is None:
+                continue
             made = run(*[1.0] * len(firsts))
             timed = [
                 slice_.model_copy(update={"began_at": 1e9 + 2.0 * place + (first != number)})
@@ -146,10 +149,12 @@ def began_in_order(repeats: list[list[int]]) -> Any:
         ([[0, 1, 0], [1, 0, 1], [0, 1, 0]], None),  # as it should be
         ([[0, 1, 0, 1], [0, 1, 0, 1]], 0),  # planted: each repeat starts with the same row
         ([[1, 1, 1, 1], [0, 1, 1, 1]], 1),  # planted: starts alternate, turns do not
-        ([[0, 0, 0, 0]], None),  # one repeat cannot alternate
+        ([[0, 0, 1, 1]], None),  # one repeat cannot alternate
+        ([[0, 0]], None),  # too few turns to be even
+        ([[0, 1, 0, 1], None, [0, 1, 0, 1]], None),  # the repeat that would have begun with the other row has failed
     ],
 )
-def test_a_row_that_always_starts_first_is_named(repeats: list[list[int]], named: int | None) -> None:
+def test_a_row_that_always_starts_first_is_named(repeats: list[list[int] | None], named: int | None) -> None:
     stored = began_in_order(repeats)
     found = [each for each in cautions.statements(stored, summary.summarize(stored)) if each.kind == "always_first"]
     assert [each.rows for each in found] == ([] if named is None else [([*stored.runs][named],)])
@@ -158,9 +163,9 @@ def test_a_row_that_always_starts_first_is_named(repeats: list[list[int]], named
 def test_turns_without_times_or_of_interrupted_runs_name_no_row() -> None:
     stored = began_in_order([[0, 1, 0, 1], [0, 1, 0, 1]])
     (one, other) = ([*repeats.values()] for repeats in stored.runs.values())
-    assert slices.first_ones({"a": one[0], "b": other[0]}) == ["a", "b", "a", "b"]
-    assert slices.first_ones({"a": one[0], "b": FAST}) == []
-    assert slices.first_ones({"a": one[0], "b": other[0].model_copy(update={"resumes": 1})}) == []
+    assert slices.first_rows({"a": one[0], "b": other[0]}) == ["a", "b", "a", "b"]
+    assert slices.first_rows({"a": one[0], "b": FAST}) == []
+    assert slices.first_rows({"a": one[0], "b": other[0].model_copy(update={"resumes": 1})}) == []
 
 
 def test_a_run_that_was_made_again_without_its_round_is_named_and_its_slices_count_in_no_ratio() -> None:
