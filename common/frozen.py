@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, cast, get_args, get_origin
@@ -41,18 +41,25 @@ class Finite(Frozen, allow_inf_nan=False):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_boolean(cls, value: Any, info: ValidationInfo) -> Any:
-        values = cast(Sequence[Any], value) if isinstance(value, list | tuple) else [value]
-        has_boolean = any(isinstance(item, bool) for item in values)
-        if has_boolean and info.field_name is not None and _is_numeric(cls, info.field_name):
+        if _has_boolean(value) and info.field_name is not None and _is_numeric(cls, info.field_name):
             raise ValueError("it takes a number, and not true, false, yes or no")
         return value
 
 
+def _has_boolean(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_boolean, cast(Mapping[Any, Any], value).values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_boolean, cast(Sequence[Any], value)))
+    return isinstance(value, bool)
+
+
 @cache
 def _is_numeric(model: type[BaseModel], field: str) -> bool:
-    """Whether a field, or each of its items, is declared as a number."""
+    """Whether a field, or each of its items, is declared as a number. Records within it have rules of their own."""
     types, pending = set[Any](), [model.model_fields[field].annotation]
     while pending:
         types.add(annotation := pending.pop())
         pending += get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]
-    return not types.isdisjoint({int, float}) and bool not in types
+    has_record = any(isinstance(part, type) and issubclass(part, BaseModel) for part in types)
+    return not types.isdisjoint({int, float}) and bool not in types and not has_record
