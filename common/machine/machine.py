@@ -55,6 +55,8 @@ def _pasteable_command() -> str:
 
 COMMAND = _pasteable_command()
 """The command line of the suite, as a user can paste it where this process was started."""
+SHORT_COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
+"""The command line of the suite in the folder of its checkout, without any path of this machine."""
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""
