@@ -535,7 +535,7 @@ def _remarks(
     is_one_training = findings.comparable and not stored.comparison.settings.seeds and not spec.optimizer.native
     if len(accuracies) > 1 and len(images) == 1 and is_one_training and not _proof_failures(stored, summaries):
         remarks.append(
-            "Accuracies of the same training may differ by rounding alone: "
+            "Accuracies may differ, as rounding leads to other weights: "
             f"one of {wording.count(number := images.pop(), 'test image')} is {percent(1 / number, 1)}."
         )
     inexact_rows = [row for row in stored.comparison.rows if row.spec.not_serial_because is not None and stored.runs[row.id]]

@@ -105,7 +105,7 @@ def _undecided_reasons(judgement: Judgement, thresholds: str = "", needed: str =
         (judgement.num_not_ruled_out, f"may be worse by more than the threshold{thresholds}"),
         (few, f"have too few {_samples(judgement)}{needed}"),
         (judgement.verdicts.count("not judged"), f"have {reliable}"),
-        (judgement.verdicts.count("cannot tell"), "do not decide"),
+        (judgement.verdicts.count("cannot tell"), "cannot be judged"),
     )
     reasons = [f"{number} of {len(judgement.verdicts)} figures {what}" for number, what in causes if number]
     reasons += ["nothing was measured on both sides"] * (not judgement.changes)

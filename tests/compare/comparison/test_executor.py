@@ -190,6 +190,24 @@ def test_runs_that_know_no_turns_run_one_after_the_other_and_one_that_fails_or_d
     assert store.read(tmp_path / "out").runs["left-serial-1core"][0].status == "ok"
 
 
+def test_a_killed_run_that_a_resume_makes_alone_is_in_no_round_and_gets_a_caution(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The finished run of its repeat stays."""
+    out = tmp_path / "out"
+    behave(fake_twins, left__serial__1="kill, ok")
+    words = ("--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof", "--repeats", "2", "--turns")
+    assert convtwins("run", *words, "--out", out).exit_code == 1
+    before = store.read(out).runs
+    first, second = (before["right-serial-1core"][repeat].round_id for repeat in (0, 1))
+    assert first and second and first != second
+    shown = " ".join(convtwins("run", "--resume", out, "--full").succeeded().stdout.split())
+    runs = store.read(out).runs
+    assert [(run.status, run.round_id) for run in runs["left-serial-1core"].values()] == [("ok", None)] * 2
+    assert runs["right-serial-1core"] == before["right-serial-1core"]
+    assert "left serial, 1 core: not trained in turns" in shown and "repeat 1, 2" in shown
+
+
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill, ok")
     done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full").succeeded()
