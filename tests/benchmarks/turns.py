@@ -110,9 +110,9 @@ def print_seconds(repeats: int, folder: Path) -> None:
         ratios = np.divide(*np.median(drawn, axis=1).T)
         low, high = np.percentile(ratios, [2.5, 97.5])
         within = low > 1.0 - AGREEMENT and high < 1.0 + AGREEMENT
-        verdict = f"agree within {AGREEMENT:.0%}" if within else f"not shown to agree within {AGREEMENT:.0%}"
+        verdict = f"agree within {100 * AGREEMENT:g} %" if within else f"not shown to agree within {100 * AGREEMENT:g} %"
         if high < 1.0 - AGREEMENT or low > 1.0 + AGREEMENT:
-            verdict = f"DIFFER by more than {AGREEMENT:.0%}"
+            verdict = f"DIFFER by more than {100 * AGREEMENT:g} %"
         print(
             f"{row_id}: {in_turns:.3f} s in turns, {alone:.3f} s alone; {in_turns / alone:.3f} ({low:.3f} to {high:.3f}) over "
             f"{len(pairs)} repeats: {verdict}"
