@@ -391,7 +391,7 @@ class WrittenReport:
 
 
 def _for_others(text: str) -> str:
-    """Return the text of a file with commands that hold in any checkout. Files are published, and this one's path is private."""
+    """Return the text of a file with commands that hold in any checkout. Files are published, and paths are private."""
     return text.replace(machine.COMMAND, machine.SHORT_COMMAND)
 
 
