@@ -205,7 +205,7 @@ def test_a_report_is_written_in_all_forms() -> None:
     ended = convtwins("same", curve(), curve("--rate", "0.2"), "--out", "report")
     assert ended.exit_code == 1
     assert {"same.md", "same.html", "same.json", "tables", "plots"} <= {path.name for path in Path("report").iterdir()}
-    assert len(Path("report/tables/all_steps.csv").read_text().splitlines()) == 41
+    assert len(Path("report/steps.csv").read_text().splitlines()) == 41
     assert "learning-rate" in Path("report/same.md").read_text()
 
 
