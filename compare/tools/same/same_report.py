@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -261,13 +262,10 @@ def _drawing(comparison: CurveComparison) -> document.Drawing:
     def draw(figure: Figure) -> bool:
         losses, differences = figure.subplots(2, 1, sharex=True)
         aligned = comparison.aligned
-        blocks = np.array_split(np.arange(len(aligned.steps)), min(len(aligned.steps), _MOST_POINTS))
-        starts = [block[0] for block in blocks]
-        steps = aligned.steps[starts]
-        losses.plot(steps, np.add.reduceat(aligned.a, starts) / list(map(len, blocks)), color=COLOURS[0], label="A")
-        losses.plot(
-            steps, np.add.reduceat(aligned.b, starts) / list(map(len, blocks)), color=COLOURS[1], linestyle="--", label="B"
-        )
+        starts = np.arange(0, len(aligned.steps), math.ceil(len(aligned.steps) / _MOST_POINTS))
+        steps, sizes = aligned.steps[starts], np.diff(starts, append=len(aligned.steps))
+        losses.plot(steps, np.add.reduceat(aligned.a, starts) / sizes, color=COLOURS[0], label="A")
+        losses.plot(steps, np.add.reduceat(aligned.b, starts) / sizes, color=COLOURS[1], linestyle="--", label="B")
         losses.set_ylabel("loss")
         losses.legend(loc="upper right")
         largest, limit = (np.maximum.reduceat(values, starts) for values in (comparison.difference, comparison.limit))
