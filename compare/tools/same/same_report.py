@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from compare.cli import exits, wording
 from compare.judgement.statement import Level, Statement
-from compare.reporting import document
+from compare.reporting import document, tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.plots import COLOURS
 from compare.reporting.screen import Paragraph, Screen
@@ -23,10 +24,12 @@ from compare.tools.same.curves import Curve
 from compare.tools.same.judging import CurveComparison, scale_of
 from compare.tools.same.subjects import Subject
 
-NAME, RESULTS_FILE = "same", "same.json"
+NAME, RESULTS_FILE, STEPS_FILE = "same", "same.json", "steps.csv"
 TITLE = "Are these the same training?"
 MAX_NAMED = 3
 """Number of causes that the first screen names. It counts the others."""
+_MOST_POINTS = 2000
+"""Most points of a plotted curve. Of more steps it shows means, and the largest differences."""
 _TONES = {"same": "good", "rounding": "good", "another training": "bad", "cannot tell": "warn"}
 _LABELS = {"same": "Same", "rounding": "Rounding", "another training": "Not the same", "cannot tell": "Cannot tell"}
 _SCREEN_STEPS, _REPORT_STEPS = (1, 3), (2, 8)
@@ -78,7 +81,7 @@ def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: S
             Table.from_items("causes", "Possible causes", _CAUSE_COLUMNS, causes),
             table,
         ],
-        detail_tables=[Table("all_steps", "All steps", _STEP_COLUMNS, steps)],
+        files={STEPS_FILE: tables.to_csv(Table("all_steps", "All steps", _STEP_COLUMNS, steps))},
         drawings={"losses": _drawing(comparison)},
         commands=[("This report:", f"{document.COMPARE} {wording.shell(words)}")] if words else [],
         values={
@@ -258,18 +261,20 @@ def _next(comparison: CurveComparison) -> list[tuple[str, str]]:
 def _drawing(comparison: CurveComparison) -> document.Drawing:
     def draw(figure: Figure) -> bool:
         losses, differences = figure.subplots(2, 1, sharex=True)
-        steps = comparison.aligned.steps
-        losses.plot(steps, comparison.aligned.a, color=COLOURS[0], label="A")
-        losses.plot(steps, comparison.aligned.b, color=COLOURS[1], linestyle="--", label="B")
+        aligned = comparison.aligned
+        starts = np.arange(0, len(aligned.steps), math.ceil(len(aligned.steps) / _MOST_POINTS))
+        steps, sizes = aligned.steps[starts], np.diff(starts, append=len(aligned.steps))
+        losses.plot(steps, np.add.reduceat(aligned.a, starts) / sizes, color=COLOURS[0], label="A")
+        losses.plot(steps, np.add.reduceat(aligned.b, starts) / sizes, color=COLOURS[1], linestyle="--", label="B")
         losses.set_ylabel("loss")
-        losses.legend()
-        positive = np.where(comparison.difference > 0, comparison.difference, np.nan)
-        differences.plot(steps, positive, color=COLOURS[3], marker=".", label="difference")
-        differences.plot(steps, np.where(comparison.limit > 0, comparison.limit, np.nan), color=COLOURS[6], label="by rounding")
+        losses.legend(loc="upper right")
+        largest, limit = (np.maximum.reduceat(values, starts) for values in (comparison.difference, comparison.limit))
+        differences.plot(steps, np.where(largest > 0, largest, np.nan), color=COLOURS[3], marker=".", label="difference")
+        differences.plot(steps, np.where(limit > 0, limit, np.nan), color=COLOURS[6], label="by rounding")
         differences.set_yscale("log")
         differences.set_xlabel("step")
         differences.set_ylabel("absolute difference")
-        differences.legend()
+        differences.legend(loc="lower right")
         return True
 
     return draw

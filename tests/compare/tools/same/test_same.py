@@ -186,6 +186,25 @@ def test_no_number_in_both_ends_the_comparison_and_in_one_is_another_training() 
     assert "first losses" in refused(write("d.jsonl", "NaN"), "d.jsonl").stderr
 
 
+COPIED = """import os, sys
+seed = os.environ.get("CONVTWINS_ULP")
+if seed is not None:
+    open(os.environ["CONVTWINS_ULP_COUNT"], "a").write("5")
+moved = 0.0 if seed is None else 1e-6 if int(seed) <= 3 else 4e-6
+print('{"step": 1, "loss": %r}' % (1.1234567890123457 + moved + float(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("apart", "verdict", "copies"), [(1e-5, "rounding", 12), (7e-5, "another training", 12), (1e-3, "another training", 3)]
+)
+def test_a_small_excess_gets_all_copies_before_it_is_another_training(apart: float, verdict: str, copies: int) -> None:
+    Path("train.py").write_text(COPIED)
+    values = answered(f"{sys.executable} train.py 0", f"{sys.executable} train.py {apart}", *MOVED)
+    (limit,) = (statement for statement in values["statements"] if statement["kind"] == "limit_copies")
+    assert (values["verdict"], limit["values"]["copies"]) == (verdict, {"A": copies, "B": copies})
+
+
 # Stored curves.
 
 
@@ -205,7 +224,7 @@ def test_a_report_is_written_in_all_forms() -> None:
     ended = convtwins("same", curve(), curve("--rate", "0.2"), "--out", "report")
     assert ended.exit_code == 1
     assert {"same.md", "same.html", "same.json", "tables", "plots"} <= {path.name for path in Path("report").iterdir()}
-    assert len(Path("report/tables/all_steps.csv").read_text().splitlines()) == 41
+    assert len(Path("report/steps.csv").read_text().splitlines()) == 41
     assert "learning-rate" in Path("report/same.md").read_text()
 
 
