@@ -562,32 +562,32 @@ def take_turns(
     return olds, news, first
 
 
-def timed(function: Callable[[], Any], calls: int) -> float:
-    """Return the seconds of a call, as a mean, with the work that it left to a device."""
-    results: list[Any] = []
-    synchronise(results)
+def timed(function: Callable[[], Any], calls: int, modules: Mapping[str, Any] = sys.modules) -> float:
+    """Return the seconds of a call, as a mean, with the work that it left to a device.
+
+    Args:
+        modules: imported modules by name.
+    """
+    jax = modules.get("jax")
+    synchronise(modules)
     begin = time.perf_counter()
-    if "jax" in sys.modules:  # its devices may finish calls in another order
-        for _ in range(calls):
-            results.append(function())
-    else:
-        for _ in range(calls):
-            function()
-    synchronise(results)
+    for _ in range(calls):
+        result = function()
+        if jax is not None:  # it has no other way to wait, and all results of many calls may not fit in memory
+            jax.block_until_ready(result)
+    synchronise(modules)
     return max(time.perf_counter() - begin, 1e-9) / calls
 
 
-def synchronise(results: Sequence[Any], modules: Mapping[str, Any] = sys.modules) -> None:
-    """Wait for the devices of the frameworks that are imported.
-
-    Args:
-        results: what the calls returned, for JAX, which has no other way to wait.
-        modules: imported modules by name.
-    """
+def synchronise(modules: Mapping[str, Any]) -> None:
+    """Wait for the devices of PyTorch and TensorFlow, if they are imported."""
     if (torch := modules.get("torch")) is not None:
-        for device in range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ():
-            if torch.cuda.memory_reserved(device):  # to ask an unused device would start it, and take its memory
-                torch.cuda.synchronize(device)
+        if torch.cuda.is_initialized():
+            current = torch.cuda.current_device()
+            for device in range(torch.cuda.device_count()):
+                # To ask an unused device would start it, and take its memory.
+                if device == current or torch.cuda.memory_reserved(device):
+                    torch.cuda.synchronize(device)
         # Any other kind of device, since PyTorch 2.6; Apple's GPUs before that.
         accelerator = getattr(torch, "accelerator", None)
         if accelerator is not None:
@@ -597,10 +597,6 @@ def synchronise(results: Sequence[Any], modules: Mapping[str, Any] = sys.modules
             torch.mps.synchronize()
     if (tensorflow := modules.get("tensorflow")) is not None:
         tensorflow.test.experimental.sync_devices()
-    if (jax := modules.get("jax")) is not None:
-        # A step that takes over its arguments' memory deletes the result of the step before.
-        leaves = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
-        jax.block_until_ready(leaves)
 
 
 def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list[float], tuple[float, float]]:

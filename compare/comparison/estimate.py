@@ -393,7 +393,7 @@ def time_words(seconds: float, unknown: int) -> str:
     """Say how long runs take.
 
     Args:
-        unknown: number of runs of which nothing is known.
+        unknown: number of runs without any known time.
     """
     besides = f", and {unknown} of which nothing is known" if unknown else ""
     return f"about {wording.clock_words(seconds)} min{besides}"

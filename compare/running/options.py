@@ -101,6 +101,10 @@ Hosts = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
 Modes = Annotated[tuple[str, ...] | None, Parsed(parse_modes), typer.Option(help=MODES)]
+Turns = Annotated[
+    bool | None,
+    typer.Option("--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: on a CPU."),
+]
 Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
 Workers = Annotated[tuple[int, ...] | None, Integers(least=0), typer.Option(help=WORKERS)]
 Resume = Annotated[

@@ -541,7 +541,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str], dumped: Sequenc
     causes = {(cause.name, match_words.cause_sentence(cause)): cause for rung in rungs for cause in rung.causes}
     whys = [f"{name}: {sentence} {match_words.experiment(cause)}" for (name, sentence), cause in [*causes.items()][:MAX_NAMED]]
     if len(causes) > MAX_NAMED:
-        whys.append(f"and {wording.count(len(causes) - MAX_NAMED, 'cause')} more ({FULL})")
+        whys.append(f"and {wording.count(len(causes) - MAX_NAMED, 'cause')} more ({FULL} lists all)")
     if first is not None and first.status == model_comparison.FAILED and not first.causes:
         whys.insert(0, "None of the known causes explains it.")
     between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
@@ -567,7 +567,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str], dumped: Sequenc
         table=Table.from_items(
             "rungs", f"Checks that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
         ),
-        remarks=[f"This match has evened out: {removed} ({FULL})."] if result.notes else [],
+        remarks=[f"This match has evened out: {removed} ({FULL} says how)."] if result.notes else [],
         next=_next(result, [*causes.values()], written),
     )
 

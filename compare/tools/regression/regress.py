@@ -37,6 +37,7 @@ from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
+from compare.tools.regression.regress_screen import MeasuredBy
 
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
@@ -122,12 +123,13 @@ def command(
     continues what was interrupted.
     """
     criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
-    folder = None
+    folder = named_folder = None
     num_new_pairs = 0
     if baseline is not None:
         judgement = judge_stored(baseline, candidate, criteria)
     elif (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
-        folder = (out or store.new_folder("regress")).resolve()
+        named_folder = out or store.new_folder("regress")
+        folder = named_folder.resolve()
         num_new_pairs = repeats or PAIRS
         invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
         with Workspace.open(folder, benchmark_files.SETTLED) as benchmark_workspace, ExitStack() as checkouts:
@@ -143,7 +145,8 @@ def command(
     else:
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
         settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
-        folder = (out or store.new_folder("regress")).resolve()
+        named_folder = out or store.new_folder("regress")
+        folder = named_folder.resolve()
         num_new_pairs = settings.repeats
         twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
         request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
@@ -159,7 +162,8 @@ def command(
                 paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
                 paired_runs.complete(judges_times=any(name in times() for name in criteria.judged))
         judgement = judge_stored(folder, None, criteria)
-    report = regress_report.report(judgement, num_new_pairs)
+    measured_by = MeasuredBy(num_new_pairs, sys.argv[1:], named_folder) if named_folder is not None else None
+    report = regress_report.report(judgement, measured_by)
 
     return Outcome(report, folder, functools.partial(report.append_to, markdown))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compare.cli.wording import count, joined, percent
+from compare.cli.wording import count, joined, percent, shell
+from compare.judgement.sides import BASE
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
@@ -22,6 +23,7 @@ from compare.tools.regression.records import (
     Judgement,
     heading,
 )
+from compare.tools.regression.regress_screen import MeasuredBy
 
 _OPERATIONS = (
     "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
@@ -29,11 +31,11 @@ _OPERATIONS = (
 )
 
 
-def report(judgement: Judgement, repeats: int = 0) -> Report:
+def report(judgement: Judgement, measured_by: MeasuredBy | None = None) -> Report:
     """Build the report of a judgement. Its title is the verdict.
 
     Args:
-        repeats: number of pairs that the command has measured. 0: both sides were stored.
+        measured_by: the command that has measured both sides. None: both were stored.
     """
     sides = (("Baseline", judgement.baseline), ("Candidate", judgement.candidate))
     bad, too_fast = (judgement.verdicts.count(verdict) for verdict in FAILED)
@@ -71,7 +73,7 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
             judgement,
             _undecided_reasons(judgement, needed=f" (a verdict needs {VERDICT_PAIRS})"),
             _pairs_needed(judgement),
-            repeats,
+            measured_by,
         ),
     )
 
@@ -137,9 +139,11 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         if change.verdict in UNDECIDED
     ]
     if judgement.verdicts.count("not judged"):
-        longer = " Longer runs (--epochs) need another --out." * (judgement.kind == "comparison")
+        longer = " Longer runs (--epochs) need a new folder." * (judgement.kind == "comparison")
+        folder = judgement.baseline.source.removesuffix(f"@{BASE}")
+        same_command = f"The same command with {shell(['--out', folder])}" if judgement.in_turn else "The same command"
         undecided.append(
-            f"The same command on an idle machine makes the disturbed pairs again.{longer}"
+            f"{same_command} makes the disturbed pairs again, on an idle machine.{longer}"
             if judgement.paired
             else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
         )
@@ -155,7 +159,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
     if unsure and judgement.paired and (needed := _pairs_needed(judgement)) is not None:
         unsure.append(
             f"If the true changes are these, about {needed} pairs would rule out the threshold"
-            f"{f': --repeats {needed} in another --out' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
+            f"{f': --repeats {needed} in a new folder' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
         )
     if unsure and judgement.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")

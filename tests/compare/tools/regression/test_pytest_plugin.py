@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +115,7 @@ class Calls(list[str]):
     def torch(self, kind: str | None, used: Sequence[int] = (), **missing: None) -> Any:
         cuda = SimpleNamespace(
             is_initialized=lambda: bool(used),
+            current_device=lambda: 1,
             device_count=lambda: 3,
             memory_reserved=lambda device: device in used,
             synchronize=lambda device: self.append(f"cuda {device}"),
@@ -137,7 +139,8 @@ class Calls(list[str]):
     [
         (None, [], {}, []),
         ("cuda", [], {}, []),
-        ("cuda", [0, 2], {}, ["cuda 0", "cuda 2"]),
+        ("cuda", [0, 1], {}, ["cuda 0", "cuda 1"]),
+        ("cuda", [2], {}, ["cuda 1", "cuda 2"]),  # PYTORCH_NO_CUDA_MEMORY_CACHING=1: the current device reserves nothing
         ("xpu", [], {}, ["any xpu"]),
         ("mps", [], {}, ["any mps"]),
         ("mps", [], {"accelerator": None}, ["old mps"]),
@@ -148,26 +151,36 @@ def test_devices_of_torch_that_this_process_uses_are_waited_for(
     kind: str | None, used: Sequence[int], missing: dict[str, None], expected: list[str]
 ) -> None:
     calls = Calls()
-    pytest_plugin.synchronise([], {"torch": calls.torch(kind, used, **missing)})
+    pytest_plugin.synchronise({"torch": calls.torch(kind, used, **missing)})
     assert calls == expected
 
 
-class DeviceArray:
-    """A stand-in for `jax.Array`."""
+def cuda_that_finishes_later(pending: list[object]) -> Any:
+    """A stand-in for PyTorch on one GPU. Each pending launch takes 10 ms, which only `synchronize` waits for."""
 
-    def __init__(self, *, deleted: bool = False) -> None:
-        self.is_deleted = lambda: deleted
+    def wait(device: int) -> None:
+        time.sleep(0.01 * len(pending))
+        pending.clear()
+
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        device_count=lambda: 1,
+        memory_reserved=lambda device: 0,
+        synchronize=wait,
+    )
+    return SimpleNamespace(cuda=cuda, accelerator=SimpleNamespace(is_available=lambda: False))
 
 
-def test_tensorflow_is_waited_for_and_all_results_of_jax_that_are_left() -> None:
-    calls: list[Any] = []
-    experimental = SimpleNamespace(sync_devices=lambda: calls.append("tensorflow"))
-    jax = SimpleNamespace(Array=DeviceArray, tree=SimpleNamespace(leaves=list[Any]), block_until_ready=calls.append)
-    first, second, taken_over = DeviceArray(), DeviceArray(), DeviceArray(deleted=True)
-    pytest_plugin.synchronise([first, None, taken_over, 3.0, second], {"jax": jax})
-    pytest_plugin.synchronise([], {"tensorflow": SimpleNamespace(test=SimpleNamespace(experimental=experimental))})
-    pytest_plugin.synchronise([object()], {})
-    assert calls == [[first, second], "tensorflow"]
+def test_work_that_a_call_leaves_to_a_device_counts() -> None:
+    """Planted: calls that return before their device has finished."""
+    pending = list[object]()
+    jax = SimpleNamespace(block_until_ready=lambda result: time.sleep(result))
+    tensorflow = SimpleNamespace(test=SimpleNamespace(experimental=SimpleNamespace(sync_devices=lambda: time.sleep(0.03))))
+    alone = pytest_plugin.timed(lambda: 0.01, 3, {})
+    assert pytest_plugin.timed(lambda: pending.append(None), 3, {"torch": cuda_that_finishes_later(pending)}) > 10 * alone
+    assert pytest_plugin.timed(lambda: 0.01, 3, {"jax": jax}) > 10 * alone
+    assert pytest_plugin.timed(lambda: 0.01, 3, {"tensorflow": tensorflow}) > 10 * alone
 
 
 @pytest.mark.slow

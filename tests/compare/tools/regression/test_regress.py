@@ -353,7 +353,7 @@ def test_the_headline_counts_all_that_cannot_be_told_and_the_report_says_how_man
     judged = judged_in_pairs(before, now, metrics=("epoch_seconds",))
     told = words(judged, only="not ruled out")
     assert told == snapshot
-    needed = re.search(r"about (\d+) pairs .* --repeats (\d+) in another --out", json.dumps(told))
+    needed = re.search(r"about (\d+) pairs .* --repeats (\d+) in a new folder", json.dumps(told))
     assert needed is not None and needed[1] == needed[2] and 20 < int(needed[1]) < 60  # the ratios spread by 7 %
 
 
@@ -766,7 +766,7 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     assert "(A, B, B, A, ...)" in how and "--interleaved" not in how
     odd = judge(autosaved(storage, "B"), None)
     assert odd.paired and odd.changes[0].change.n == 5
-    assert any("test_step: 1 figure left over when runs were paired" in each for each in odd.cautions)
+    assert any("test_step: 1 figure without a partner on the other side" in each for each in odd.cautions)
 
 
 def seconds_of(storage: Path, commit: str) -> list[float]:
