@@ -38,7 +38,7 @@ class Digits(SingleFile):
 
     def manifest(self) -> Manifest:
         """List the digits as the image files that the cache would hold."""
-        return pixel_arrays.pack(self.arrays(), io.BytesIO())
+        return _pack(self.path)
 
 
 @cache
@@ -51,3 +51,8 @@ def _read(path: Path) -> PixelArrays:
     images.flags.writeable = False  # all callers share them
     names = tuple(str(digit) for digit in range(10))
     return PixelArrays(images=images, labels=table[:, -1], class_names=names, split_sizes={"all": len(table)})
+
+
+@cache
+def _pack(path: Path) -> Manifest:
+    return pixel_arrays.pack(_read(path), io.BytesIO())

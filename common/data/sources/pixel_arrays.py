@@ -37,7 +37,7 @@ def pack(arrays: PixelArrays, packed: BinaryIO) -> Manifest:
     number, height_px, width_px, _ = arrays.images.shape
     header, start = f"P6 {width_px} {height_px} 255\n".encode(), packed.tell()
     file_sha256, pixel_sha256 = np.empty((2, number, 32), np.uint8)
-    for row, image in enumerate(arrays.images):
+    for row, image in enumerate(map(np.ascontiguousarray, arrays.images)):
         content = header + image.tobytes()
         packed.write(content)
         file_sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
