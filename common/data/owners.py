@@ -303,7 +303,7 @@ def connect_owners(all_reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.
     Args:
         all_reduce: sums an array over the processes of the run.
     """
-    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    rank, ranks = placement.rank(), placement.num_ranks()
     if ranks == 1:
         return Owners()
     listener = placement.bind(placement.local_address(), 0)

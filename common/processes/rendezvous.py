@@ -12,9 +12,8 @@ from typing import Any
 
 import psutil
 
-from common.machine import challenge
+from common.machine import challenge, placement
 from common.machine.connection import Connection
-from common.machine.placement import RUN_SECRET_VARIABLE, bind, local_address, master_address
 
 _MAX_MESSAGE_BYTES = 2**20
 """Largest size of one message, in bytes."""
@@ -22,13 +21,13 @@ _MAX_MESSAGE_BYTES = 2**20
 
 def rendezvous_id() -> str:
     """Return the address of the rendezvous, which no other run has at the same time."""
-    return join_address(*master_address())
+    return join_address(*placement.master_address())
 
 
 def listen() -> socket.socket:
     """Listen at the rendezvous address, and at no other address of this machine. For rank 0."""
-    listener = bind(*master_address())
-    listener.listen(int(os.environ["WORLD_SIZE"]))
+    listener = placement.bind(*placement.master_address())
+    listener.listen(placement.num_ranks())
     return listener
 
 
@@ -39,7 +38,7 @@ def join_address(address: str, port: int) -> str:
 
 def local_interface() -> str:
     """Return the name of the network interface that has `local_address`."""
-    address = local_address()
+    address = placement.local_address()
     for name, addresses in psutil.net_if_addrs().items():
         if any(interface_address.address.partition("%")[0] == address for interface_address in addresses):
             return name
@@ -56,11 +55,11 @@ def all_gather(value: str, handshake_seconds: float = challenge.HANDSHAKE_SECOND
     Raises:
         ConnectionError: rank 0 has gone, or another process listens in its place.
     """
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    secret = os.environ.get(RUN_SECRET_VARIABLE, "")
+    rank, ranks = placement.rank(), placement.num_ranks()
+    secret = os.environ.get(placement.RUN_SECRET_VARIABLE, "")
     if rank:
         try:
-            with Connection(_connect(*master_address()), secret, server_side=False) as connection:
+            with Connection(_connect(*placement.master_address()), secret, server_side=False) as connection:
                 connection.send(_to_line([rank, value]))
                 return json.loads(connection.receive_line(_MAX_MESSAGE_BYTES))
         except challenge.AuthenticationError:
@@ -113,7 +112,7 @@ def bind_to_loopback() -> None:
 
     For libraries that listen on all addresses and have no setting for it. Linux only. Elsewhere it does nothing.
     """
-    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(local_address()).is_loopback:
+    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(placement.local_address()).is_loopback:
         return
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN:
