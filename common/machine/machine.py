@@ -55,8 +55,13 @@ def _pasteable_command() -> str:
 
 COMMAND = _pasteable_command()
 """The command line of the suite, as a user can paste it where this process was started."""
-SHORT_COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
-"""The command line of the suite in the folder of its checkout, without any path of this machine."""
+_SHORT_COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
+
+
+def with_short_command(text: str) -> str:
+    """Return the text of a file with commands that hold in any checkout. Files are published, and paths are private."""
+    return text.replace(COMMAND, _SHORT_COMMAND)
+
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""

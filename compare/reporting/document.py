@@ -277,10 +277,10 @@ class Report:
                 atomic_files.write_atomically(folder / path, content)
             pictures = [f"{PLOTS_FOLDER}/{path.name}" for path in drawn if path.suffix == ".svg"]
             pictures += [path for path in self.files if path.endswith(".png")]
-            atomic_files.write_atomically(folder / self.page_file, _for_others(self.to_html(folder, pictures)))
-            atomic_files.write_atomically(folder / self.markdown_file, _for_others(self.to_markdown(pictures)))
+            atomic_files.write_atomically(folder / self.page_file, machine.with_short_command(self.to_html(folder, pictures)))
+            atomic_files.write_atomically(folder / self.markdown_file, machine.with_short_command(self.to_markdown(pictures)))
             if self.json_file is not None:
-                atomic_files.write_atomically(folder / self.json_file, _for_others(self.to_json()) + "\n")
+                atomic_files.write_atomically(folder / self.json_file, machine.with_short_command(self.to_json()) + "\n")
         except OSError as error:
             advice = atomic_files.remedy(error, "choose another --out")
             return f"The report cannot be written to {folder} ({error}). {advice}"
@@ -398,11 +398,6 @@ class WrittenReport:
         self.report.show(folder, as_json=as_json)
         self.report.explain()
         return self.report.exit_code
-
-
-def _for_others(text: str) -> str:
-    """Return the text of a file with commands that hold in any checkout. Files are published, and paths are private."""
-    return text.replace(machine.COMMAND, machine.SHORT_COMMAND)
 
 
 def _save_last_report(title: str, text: str) -> str | None:
