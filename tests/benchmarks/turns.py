@@ -6,8 +6,8 @@ folder of `run --turns` with one of `run --no-turns` that was made in the same h
 `handover` trains both frameworks in turns of two lengths, and prints what each handover adds to a turn: the first step after a
 pause finds cold caches. That step is not timed, so this is what is left.
 
-`seconds` trains the rows of `--preset verdict` in turns and one after the other, alternately, and prints whether the median
-seconds of an epoch agree. With `--out` the runs are kept, and the same command goes on.
+`seconds` trains the rows of `--preset verdict` in turns and one after the other, alternately, and prints whether the seconds of
+an epoch agree. With `--out` the runs are kept, and the same command goes on.
 
 `scan` sums the pixels of JPEG files in one pass, as `preprocess` does, and in turns of some chunks, and prints how much longer
 these take: at the end of each turn, workers wait for the slowest one.
@@ -51,6 +51,7 @@ from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
 from compare.running.taking_turns import POLL_SECONDS, TURN_SECONDS, Seat
 from compare.running.twins import Twins
+from compare.statistics.statistics import paired_ratio
 
 TURN_STEPS = (4, 16)
 """Steps of a short and of a long turn."""
@@ -79,9 +80,9 @@ def print_noise(folders: Sequence[Path]) -> None:
 
 
 def print_seconds(repeats: int, folder: Path) -> None:
-    """Print for each row its median seconds of an epoch in turns over those without, with a 95 % interval.
+    """Print for each row its seconds of an epoch in turns over those without, with a 95 % interval over repeats.
 
-    The interval is a bootstrap over repeats, of both ways together: a repeat has both within a minute.
+    A repeat has both within a minute, so it is a pair.
     """
     settings = presets.preset("verdict")
     twins = Twins(launch.FRAMEWORKS)
@@ -103,18 +104,16 @@ def print_seconds(repeats: int, folder: Path) -> None:
         if len(pairs) < LEAST_REPEATS:
             print(f"{row_id}: {len(pairs)} good repeats. {LEAST_REPEATS} are needed.")
             continue
-        values = np.array(pairs)
-        random = np.random.default_rng(0)
-        drawn = values[random.integers(0, len(values), (10_000, len(values)))]
-        in_turns, alone = np.median(values, axis=0)
-        ratios = np.divide(*np.median(drawn, axis=1).T)
-        low, high = np.percentile(ratios, [2.5, 97.5])
+        in_turns, alone = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = paired_ratio(pairs, one_look=True)
+        assert ratio is not None and ratio.low is not None and ratio.high is not None  # there are LEAST_REPEATS
+        low, high = ratio.low, ratio.high
         within = low > 1.0 - AGREEMENT and high < 1.0 + AGREEMENT
         verdict = f"agree within {100 * AGREEMENT:g} %" if within else f"not shown to agree within {100 * AGREEMENT:g} %"
         if high < 1.0 - AGREEMENT or low > 1.0 + AGREEMENT:
             verdict = f"DIFFER by more than {100 * AGREEMENT:g} %"
         print(
-            f"{row_id}: {in_turns:.3f} s in turns, {alone:.3f} s alone; {in_turns / alone:.3f} ({low:.3f} to {high:.3f}) over "
+            f"{row_id}: {in_turns:.3f} s in turns, {alone:.3f} s alone; {ratio.value:.3f} ({low:.3f} to {high:.3f}) over "
             f"{len(pairs)} repeats: {verdict}"
         )
 
