@@ -29,7 +29,6 @@ torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 2)).to(dtype)
 optimizer = torch.optim.SGD(model.parameters(), options.rate, momentum=0.9)
 order = torch.Generator().manual_seed(2)
-loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True, generator=order, num_workers=options.workers)
 lines: list[str] = []
 for epoch in range(3):
     examples = torch.randperm(options.examples, generator=order).tolist()
