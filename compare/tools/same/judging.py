@@ -199,15 +199,9 @@ def judge(
 
 
 def _limit_by_copies(a: Curve, b: Curve, aligned: Aligned, copies: Sequence[Copies]) -> Floats:
-    unit, scale = loss_unit(a, b), scale_of(aligned)
+    unit, scale = max(UNITS[a.dtype], UNITS[b.dtype]), scale_of(aligned)
     limits = [loss_limit(of_side.rounding[None], scale, unit) for of_side in copies]
     return np.maximum.accumulate(np.max(limits, axis=0)) + a.resolution + b.resolution
-
-
-def loss_unit(a: Curve, b: Curve) -> float:
-    """Return the relative rounding of a loss: in float64 if both have it, in a dtype coarser than float32 only if both do."""
-    units = [UNITS[curve.dtype] for curve in (a, b)]
-    return max(units) if min(units) > UNITS["float32"] else min(max(units), UNITS["float32"])
 
 
 def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floats) -> Floats:

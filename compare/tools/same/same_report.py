@@ -20,7 +20,7 @@ from compare.reporting.tables import Column, Table
 from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
 from compare.tools.same.causes import CurveCause
-from compare.tools.same.curves import Curve
+from compare.tools.same.curves import UNITS, Curve
 from compare.tools.same.judging import CurveComparison, scale_of
 from compare.tools.same.subjects import Subject
 
@@ -222,6 +222,8 @@ def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
     statements: list[Statement] = []
     if curve.is_counted:
         statements.append(_statement("counted", "caution", {"letter": letter}))
+    if UNITS[curve.dtype] > UNITS["float32"]:
+        statements.append(_statement("coarse", "caution", {"letter": letter, "dtype": curve.dtype}))
     if curve.decimals is not None:
         statements.append(_statement("digits", "caution", {"letter": letter, "decimals": curve.decimals}))
     return statements

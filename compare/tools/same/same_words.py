@@ -263,7 +263,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "curves_undecided": "Cannot tell rounding from another training: the losses differ by {largest:.1e} at most.",
     "curves_blunt": (
         "Cannot tell: copies that are moved by one unit in the last place differ by more than 1 % at the first logged step. "
-        "Log the first steps, and set every seed, so that a repeat gives the same losses."
+        "Log the first steps. Set every seed, so that a repeat gives the same losses. Compute in float32."
     ),
     "curves_ended": "Cannot tell: the common {steps:step} {agree}, and one side has more.",
     "first_difference": _first_difference,
@@ -277,6 +277,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "in_order": "Steps are aligned in order: A has {a}, B {b}.",
     "counted": "{letter} has no column of steps, so its lines are counted.",
     "digits": "{letter} writes {decimals:decimal}. Smaller differences are not seen.",
+    "coarse": "All of {letter}'s losses are numbers of {dtype}. It computes in lower precision, and rounds by more.",
     "both_end": "Both are no number from step {step} on. Steps before it were compared.",
     "not_nudged": "{letter} does not call nudge(). Its rounding is taken from {other}.",
     "blunt_later": "From step {step} on, rounding alone may change the loss by more than 1 %. Later steps tell little.",
