@@ -236,7 +236,7 @@ def _without_partner(curve: Curve, other: Curve, aligned: Aligned) -> npt.NDArra
 
 
 def _limit_by_copies(a: Curve, b: Curve, aligned: Aligned, copies: Sequence[Copies]) -> Floats:
-    unit, scale = loss_unit(a, b), scale_of(aligned)
+    unit, scale = max(UNITS[a.dtype], UNITS[b.dtype]), scale_of(aligned)
     limits = [loss_limit(of_side.rounding[None], scale, unit) for of_side in copies]
     return np.maximum.accumulate(np.max(limits, axis=0)) + _resolution(a, b, aligned)
 
@@ -247,12 +247,6 @@ def _resolution(a: Curve, b: Curve, aligned: Aligned) -> Floats:
 
 def _is_blunt(limit: Floats, aligned: Aligned) -> npt.NDArray[np.bool_]:
     return limit > SHARP * scale_of(aligned)
-
-
-def loss_unit(a: Curve, b: Curve) -> float:
-    """Return the relative rounding of a loss: in float64 if both have it, in a dtype coarser than float32 only if both do."""
-    units = [UNITS[curve.dtype] for curve in (a, b)]
-    return max(units) if min(units) > UNITS["float32"] else min(max(units), UNITS["float32"])
 
 
 def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floats) -> Floats:
@@ -275,8 +269,11 @@ def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floa
 
 
 def start_tolerance(a: Curve, b: Curve) -> float:
-    """Return the largest relative difference of first losses that rounding explains without copies."""
-    return max(FLOAT32_TOLERANCE, ROUNDING_FACTOR * loss_unit(a, b))
+    """Return the largest relative difference of first losses that rounding explains without copies.
+
+    A dtype coarser than float32 counts if both have it. One side alone in lower precision is a difference to be told.
+    """
+    return max(FLOAT32_TOLERANCE, ROUNDING_FACTOR * min(UNITS[curve.dtype] for curve in (a, b)))
 
 
 def scale_of(aligned: Aligned) -> Floats:

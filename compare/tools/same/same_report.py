@@ -20,7 +20,7 @@ from compare.reporting.tables import Column, Table
 from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
 from compare.tools.same.causes import CurveCause
-from compare.tools.same.curves import Curve
+from compare.tools.same.curves import UNITS, Curve
 from compare.tools.same.judging import CurveComparison, scale_of, start_tolerance
 from compare.tools.same.subjects import Subject
 
@@ -228,6 +228,8 @@ def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
     statements: list[Statement] = []
     if curve.is_counted:
         statements.append(_statement("counted", "caution", {"letter": letter}))
+    if UNITS[curve.dtype] > UNITS["float32"]:
+        statements.append(_statement("coarse", "caution", {"letter": letter, "dtype": curve.dtype}))
     if (digits := curve.digits) is not None:
         values = {"letter": letter, "decimals": digits.number, "digits": digits.words}
         statements.append(_statement("digits", "caution", values))

@@ -273,7 +273,10 @@ def _blunt(values: Mapping[str, Any]) -> str:
             f"{begin} from step {values['step']} on. Before it, copies explain what differs. Compare these steps alone: "
             f"--steps {values['place']}."
         )
-    return f"{begin} at the first logged step. Log the first steps, and set every seed, so that a repeat gives the same losses."
+    return (
+        f"{begin} at the first logged step. Log the first steps. Set every seed, so that a repeat gives the same losses. "
+        "Compute in float32."
+    )
 
 
 TEMPLATES: dict[str, Template | Below] = {
@@ -306,6 +309,7 @@ TEMPLATES: dict[str, Template | Below] = {
     ),
     "gaps": _gaps,
     "digits": "{letter} writes {digits}. Smaller differences are not seen.",
+    "coarse": "All of {letter}'s losses are numbers of {dtype}. It computes in lower precision, and rounds by more.",
     "both_end": "Both are no number from step {step} on. Steps before it were compared.",
     "not_nudged": "{letter} does not call nudge(). Its rounding is taken from {other}.",
     "no_cause": "None of the known patterns fits.",

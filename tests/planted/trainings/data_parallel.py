@@ -17,7 +17,7 @@ from convtwins.ulp import nudge
 parser = argparse.ArgumentParser()
 parser.add_argument("log")
 parser.add_argument("--examples", type=int, default=192)
-parser.add_argument("--rate", type=float, default=0.05)
+parser.add_argument("--rate", type=float, default=0.02)
 parser.add_argument("--plant", choices=["", "sum", "mean of means", "one order"], default="")
 options = parser.parse_args()
 torch.set_num_threads(1)
@@ -34,8 +34,6 @@ order = torch.Generator().manual_seed(2)
 permutations: list[torch.Tensor] = []
 lines: list[str] = []
 for epoch in range(3):
-    # The draws of DataLoader's sampler: a seed of the workers, then the permutation.
-    torch.empty((), dtype=torch.int64).random_(generator=order)
     permutations.append(torch.randperm(options.examples, generator=order))
     examples = permutations[0 if options.plant == "one order" else epoch]
     for start in range(0, options.examples, 16):

@@ -17,7 +17,7 @@ parser.add_argument("--parts", type=int, default=1, help="micro-batches of an up
 parser.add_argument("--undivided", action="store_true", help="plants: their losses are added up, not averaged")
 parser.add_argument("--dtype", default="float32")
 parser.add_argument("--examples", type=int, default=192)
-parser.add_argument("--rate", type=float, default=0.05)
+parser.add_argument("--rate", type=float, default=0.02)
 options = parser.parse_args()
 dtype = getattr(torch, options.dtype)
 torch.set_num_threads(1)
@@ -29,9 +29,10 @@ torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 2)).to(dtype)
 optimizer = torch.optim.SGD(model.parameters(), options.rate, momentum=0.9)
 order = torch.Generator().manual_seed(2)
-loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True, generator=order, num_workers=options.workers)
 lines: list[str] = []
 for epoch in range(3):
+    examples = torch.randperm(options.examples, generator=order).tolist()
+    loader = DataLoader(TensorDataset(images, labels), batch_size=16, sampler=examples, num_workers=options.workers)
     for batch, targets in loader:
         optimizer.zero_grad()
         total = 0.0

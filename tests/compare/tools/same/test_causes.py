@@ -31,7 +31,8 @@ def judged(a: Curve, b: Curve, **options: Any) -> CurveComparison:
 def first_cause(b: Any, a: Any = A, processes: tuple[int | None, int | None] = (None, None)) -> CurveCause:
     a, b = (losses if isinstance(losses, Curve) else curve(losses) for losses in (a, b))
     number = len(judging.align(a, b).steps)
-    comparison = judged(a, b, copies=(judging.Copies(np.full(number, 1e-7), 3, is_moved=True), None))
+    copies = judging.Copies(np.full(number, 1e-7), 3, is_moved=True)
+    comparison = judged(a, b, copies=(copies if b.dtype != "bfloat16" else None, None))
     assert comparison.verdict == "another training"
     return causes.explain(comparison, processes)[0]
 

@@ -50,7 +50,6 @@ PLANTED = {
     "a mean of means": (f"{ONE_PROCESS} {SHORT}", f"{DATA_PARALLEL} {SHORT} --plant 'mean of means'", 13, "last-batch"),
     "one order in all epochs": (ONE_PROCESS, f"{DATA_PARALLEL} --plant 'one order'", 13, "order"),
     "accumulated gradients that are not divided": (ONE_PROCESS, f"{ONE_PROCESS} --parts 4 --undivided", 2, "learning-rate"),
-    "bfloat16": (ONE_PROCESS, f"{ONE_PROCESS} --dtype bfloat16", 1, "precision"),
     "Keras with another learning rate": (KERAS, f"{KERAS} 0.3", 1, "learning-rate"),
 }
 
@@ -60,3 +59,8 @@ def test_a_planted_cause_is_named_with_its_step(a: str, b: str, step: int, cause
     values = answered(a, b, *MOVED)
     assert (values["verdict"], values["exit_code"]) == ("another training", 1)
     assert (values["first_beyond_rounding"]["step"], values["causes"][0]["name"]) == (step, cause), values["causes"]
+
+
+def test_bfloat16_rounds_too_much_to_tell() -> None:
+    values = answered(ONE_PROCESS, f"{ONE_PROCESS} --dtype bfloat16", *MOVED)
+    assert values["verdict"] == "cannot tell" and "coarse" in [statement["kind"] for statement in values["statements"]]
