@@ -139,4 +139,6 @@ class _Moves:
         # Zeros and the smallest subnormal numbers stay, and so do those without a finite neighbour.
         stays = (magnitude <= 1 << shift) | (magnitude > largest - (1 << shift))
         self.count += int(np.size(stays) - np.count_nonzero(stays))
-        return np.where(stays, bits, bits + step)
+        moved = bits.copy(order="K")
+        np.add(bits, step, out=moved, where=~stays)
+        return moved

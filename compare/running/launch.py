@@ -278,12 +278,13 @@ def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, s
 
     def read(stream: IO[str]) -> bool:
         left = most_letters
-        while part := stream.read(_PART_LETTERS):
-            left -= len(part)
-            if left < 0:
-                os.killpg(process.pid, signal.SIGKILL)
-                return False
-            parts[stream].append(part)
+        with stream:
+            while part := stream.read(_PART_LETTERS):
+                left -= len(part)
+                if left < 0:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return False
+                parts[stream].append(part)
         return True
 
     with ThreadPoolExecutor(len(parts)) as readers:

@@ -228,7 +228,7 @@ def _without_partner(curve: Curve, other: Curve, aligned: Aligned) -> npt.NDArra
         return np.empty(0, np.int64)
     last = aligned.steps[-1]
     steps, others = (np.unique(of_side.steps[of_side.steps <= last]) for of_side in (curve, other))
-    usual = float(np.median(np.diff(others))) if len(others) > 1 else 1.0
+    usual = float(np.quantile(np.diff(others), 0.5, method="lower")) if len(others) > 1 else 1.0
     after = np.searchsorted(others, steps)
     distance = np.abs(others[np.minimum(after, len(others) - 1)] - steps)
     before = np.where(after > 0, np.abs(steps - others[np.maximum(after - 1, 0)]), np.inf)
