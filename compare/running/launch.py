@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import psutil
 
@@ -50,6 +51,7 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.5, 0.25
 """Interval between two polls of the running processes, and between two looks at a single one."""
 PROBE_SECONDS = 60.0
 """Limit of an answer of an interpreter."""
+_PART_LETTERS = 2**16
 _LAST_LINES = 8
 _REASON_LENGTH = 400
 _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
@@ -226,7 +228,12 @@ class CommandOutput(NamedTuple):
 
 
 def run_command(
-    words: Sequence[str], folder: Path | None, environment: Mapping[str, str], *, stderr: int = subprocess.STDOUT
+    words: Sequence[str],
+    folder: Path | None,
+    environment: Mapping[str, str],
+    *,
+    stderr: int = subprocess.STDOUT,
+    most_letters: int | None = None,
 ) -> CommandOutput:
     """Run a user's command to its end, with its descendants in a group of their own, which ends if this process is interrupted.
 
@@ -235,6 +242,7 @@ def run_command(
         folder: where it runs. None: here.
         environment: all its variables.
         stderr: `subprocess.PIPE` captures it apart from stdout.
+        most_letters: limit of what is captured of stdout, and of stderr. A command that prints more is killed. None: no limit.
     """
     try:
         process = subprocess.Popen(
@@ -252,7 +260,7 @@ def run_command(
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnfitError(f"{words[0]} cannot be started ({reason}). Name a program that is there.") from None
     try:
-        output, errors = process.communicate()
+        output, errors = process.communicate() if most_letters is None else _captured(process, most_letters)
         return CommandOutput(output, errors or "", process.returncode)
     finally:
         if process.poll() is None:
@@ -262,6 +270,30 @@ def run_command(
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, str]:
+    """Return what a process prints on stdout and stderr. One that prints more on either is killed."""
+    parts: dict[IO[str], list[str]] = {stream: [] for stream in (process.stdout, process.stderr) if stream is not None}
+
+    def read(stream: IO[str]) -> bool:
+        left = most_letters
+        with stream:
+            while part := stream.read(_PART_LETTERS):
+                left -= len(part)
+                if left < 0:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return False
+                parts[stream].append(part)
+        return True
+
+    with ThreadPoolExecutor(len(parts)) as readers:
+        is_whole = all(list(readers.map(read, parts)))
+    process.wait()
+    if not is_whole:
+        raise UnfitError(f"A command printed more than {most_letters:,} letters. Received: {process.args}. Let it print less.")
+    output, *errors = ("".join(texts) for texts in parts.values())
+    return output, "".join(errors)
 
 
 def _last_lines(text: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from compare.tools.same.curves import UNITS
 from compare.tools.same.judging import CurveComparison, Floats
 
 LIKELY = 1e-3
@@ -72,7 +73,7 @@ class _Pattern(NamedTuple):
     def residual(self, ours: Floats, theirs: Floats, explained: float = EXPLAINED) -> float | None:
         """Return the part of the difference that remains if `ours` stands for `theirs`. None: too much remains."""
         largest = float(np.abs(self.difference).max())
-        written = 2 * sum(curve.resolution for curve in self.comparison.curves)
+        written = 2 * sum(float(curve.resolution.max()) for curve in self.comparison.curves)
         if len(ours) < _LEAST_STEPS or not largest or 10 * written > largest:
             return None
         remaining = float(np.abs(ours - theirs).max())
@@ -179,11 +180,10 @@ def _averaged(pattern: _Pattern) -> Iterator[CurveCause]:
         steps, gaps = curves[1].steps, np.unique(np.diff(curves[1].steps))
         if len(gaps) == 1 and gaps[0] > 1 and not pattern.comparison.aligned.in_order:
             window = int(gaps[0])
-            known = dict(zip(curves[0].steps.tolist(), curves[0].losses.tolist(), strict=True))
-            windows = [[known.get(step - back) for back in range(window)] for step in steps.tolist()]
-            whole = [(place, entries) for place, entries in enumerate(windows) if None not in entries]
-            expected = np.array([math.fsum(filter(None, entries)) / window for _, entries in whole])
-            residual = pattern.residual(expected, curves[1].losses[[place for place, _ in whole]])
+            starts, ends = (np.searchsorted(curves[0].steps, last, "right") for last in (steps - window, steps))
+            whole = np.flatnonzero(ends - starts == window)
+            sums = [math.fsum(curves[0].losses[starts[place] : ends[place]].tolist()) for place in whole.tolist()]
+            residual = pattern.residual(np.array(sums) / window, curves[1].losses[whole])
             if residual is not None:
                 yield CurveCause("running-mean", {**values, "window": window}, "window", residual)
 
@@ -227,6 +227,8 @@ def _permuted(pattern: _Pattern) -> Iterator[CurveCause]:
 def _at_ends(pattern: _Pattern) -> Iterator[CurveCause]:
     """Only every n-th step differs."""
     places = np.flatnonzero(pattern.comparison.difference > pattern.comparison.limit)
+    if not len(places):  # proposed although nothing is beyond the limit, see `LIKELY`
+        return
     period = int(places[0]) + 1
     number = len(pattern.a) // period
     is_regular = period > 2 and len(places) == number and np.array_equal(places + 1, period * np.arange(1, number + 1))
@@ -287,16 +289,21 @@ def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[CurveCaus
     third = max(len(difference) // 3, 1)
     begin, end = (float(np.abs(part).mean()) for part in (difference[:third], difference[-third:]))
     order, weights = CurveCause("order"), CurveCause("initial-weights")
+    median = float(np.median(comparison.relative[: len(difference)]))
+    uneven = CurveCause("uneven-parts", {"by": median})
     if has_gaps and (rate := _learning_rate(pattern)):
         yield rate
     precision = CurveCause("precision", {"by": float(comparison.relative[0])}, "size")
     changes = np.abs(np.diff(pattern.a))
     is_small = len(changes) > 0 and np.median(np.abs(difference)) <= _SMALL * np.median(changes)
     if comparison.relative[0] <= _PRECISION_DIFFERENCE and is_small:
-        is_likely = _is_noise(difference) or comparison.relative[0] <= _PRECISION_DIFFERENCE / 10
-        yield from (precision, weights) if is_likely else (weights, precision)
+        if _is_noise(difference):
+            yield from (uneven, precision, weights) if median > UNITS["bfloat16"] / 2 else (precision, uneven, weights)
+        else:
+            is_likely = comparison.relative[0] <= _PRECISION_DIFFERENCE / 10
+            yield from (precision, weights) if is_likely else (weights, precision)
     elif _is_noise(difference):
-        yield from (order, CurveCause("one-rank"), CurveCause("draws"), weights)
+        yield from (order, CurveCause("one-rank"), CurveCause("draws"), uneven, weights)
     elif len(difference) >= _LEAST_STEPS and end < begin / 2:
         yield from (weights, CurveCause("loss-definition"), CurveCause("batch-statistics"))
     else:

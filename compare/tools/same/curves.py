@@ -44,6 +44,18 @@ class LossesError(UserError, ValueError):
     """Losses cannot be read. The message names the file, and the line or column."""
 
 
+class Digits(NamedTuple):
+    """Digits that losses are written with."""
+
+    number: int
+    is_significant: bool
+    """Whether these are significant digits, as `%.4g` writes them, and not decimals."""
+
+    @property
+    def words(self) -> str:
+        return wording.count(self.number, "significant digit" if self.is_significant else "decimal")
+
+
 class Curve(NamedTuple):
     """Losses of one training."""
 
@@ -59,17 +71,37 @@ class Curve(NamedTuple):
     """Whether steps are numbers of lines, since no column has them."""
 
     @property
-    def decimals(self) -> int | None:
-        """Digits behind the point that are written. None: the values are written in full."""
-        values = [Decimal(repr(value)) for value in self.losses[:_SAMPLED_VALUES].tolist() if math.isfinite(value)]
-        if not values or max(len(value.as_tuple().digits) for value in values) >= _MOST_DIGITS or self.dtype != "float64":
+    def digits(self) -> Digits | None:
+        """Digits that are written. None: the values are written in full.
+
+        Values of several magnitudes tell decimals from significant digits: if the larger ones have fewer decimals.
+        """
+        sample = self.losses[:_SAMPLED_VALUES].tolist()
+        values = [Decimal(repr(value)).normalize() for value in sample if value and math.isfinite(value)]
+        if not values or self.dtype != "float64":
             return None
-        return max(max(-int(value.as_tuple().exponent), 0) for value in values)
+        significant = max(len(value.as_tuple().digits) for value in values)
+        if significant >= _MOST_DIGITS:
+            return None
+        decimals = [max(-int(value.as_tuple().exponent), 0) for value in values]
+        largest = max(value.adjusted() for value in values)
+        has_all = any(
+            value.adjusted() == largest and places == max(decimals) for value, places in zip(values, decimals, strict=True)
+        )
+        return Digits(max(decimals), is_significant=False) if has_all else Digits(significant, is_significant=True)
 
     @property
-    def resolution(self) -> float:
-        """Largest error of a loss because digits are left out."""
-        return 0.0 if self.decimals is None else 0.5 * 10.0**-self.decimals
+    def resolution(self) -> npt.NDArray[np.float64]:
+        """[N] largest error of each loss because digits are left out."""
+        digits = self.digits
+        if digits is None:
+            return np.zeros(len(self.losses))
+        if not digits.is_significant:
+            return np.full(len(self.losses), 0.5 * 10.0**-digits.number)
+        magnitude = np.abs(self.losses)
+        is_known = np.isfinite(magnitude) & (magnitude > 0)
+        leading = np.floor(np.log10(magnitude, out=np.zeros_like(magnitude), where=is_known))
+        return np.where(is_known, 0.5 * 10.0 ** (leading - digits.number + 1), 0.0)
 
     @property
     def dtype(self) -> str:
@@ -121,6 +153,10 @@ def _read_folder(folder: Path, loss: str | None, step: str | None, files: Sequen
         names = wording.listed([str(path.relative_to(folder)) for path in texts or known], _MOST_NAMES)
         what = "several files of losses" if texts else "no event file of TensorBoard, and no .jsonl or .csv file"
         raise LossesError(f"{folder} has {what}. Received: {names}. Name the file itself.")
+    if (size := sum(path.stat().st_size for path in events)) > MOST_BYTES:
+        raise LossesError(
+            f"{folder} has event files of {size:,} bytes, more than {MOST_BYTES:,}. Name one of its folders or files."
+        )
     contents = {path: _content(path) for path in events}
     folders = sorted({path.parent for path in events})
     if len(folders) > 1:

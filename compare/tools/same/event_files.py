@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 _MOST_CHECKED_BYTES = 2**16
-"""Longest record whose content is checked. A scalar takes some hundred bytes; graphs and pictures are passed over."""
+"""Longest record whose content is always checked. A longer one, a graph or pictures, is checked only if it has scalars too."""
+_SCALAR_BYTES = 8
+"""Largest size of one number. Longer tensors are no scalars, and are passed over unread."""
 _WIRE_LENGTHS = {1: 8, 5: 4}
 _FLOAT, _DOUBLE, _HALF, _BFLOAT16 = 1, 2, 19, 14
 _FORMATS = {_FLOAT: "<f", _DOUBLE: "<d", _HALF: "<e"}
@@ -64,14 +66,18 @@ def scalars(content: bytes) -> Iterator[Scalar]:
         start, end = place + 12, place + 12 + length
         if end + 4 > len(view):
             return
-        if length <= _MOST_CHECKED_BYTES:
-            record = view[start:end]
+        record = view[start:end]
+        of_record, fault = list[Scalar](), None
+        try:
+            of_record = list(_scalars_of_event(record))
+        except (EventFileError, struct.error, UnicodeDecodeError, TypeError) as error:
+            fault = error
+        if of_record or fault or length <= _MOST_CHECKED_BYTES:
             if _masked_crc(record) != struct.unpack_from("<I", view, end)[0]:
                 raise EventFileError(f"the checksum of record {number} does not fit")
-            try:
-                yield from _scalars_of_event(record)
-            except (EventFileError, struct.error, UnicodeDecodeError, TypeError) as error:
-                raise EventFileError(f"record {number} is no event ({error})") from None
+            if fault:
+                raise EventFileError(f"record {number} is no event ({fault})")
+        yield from of_record
         place = end + 4
 
 
@@ -110,7 +116,11 @@ def _tensor_value(tensor: memoryview) -> float | None:
             dtype = content
         elif field == 4:
             raw = _bytes(content)
+            if len(raw) > _SCALAR_BYTES:
+                return None
         elif field in (5, 6):
+            if len(_bytes(content)) > _SCALAR_BYTES:
+                return None
             numbers += [value for (value,) in struct.iter_unpack("<f" if field == 5 else "<d", _bytes(content))]
     if raw.nbytes and dtype in _FORMATS:
         numbers = [value for (value,) in struct.iter_unpack(_FORMATS[dtype], raw)]

@@ -1,8 +1,9 @@
 """Judges two curves: the same, rounding, or another training. Steps are aligned, and differences compared with a limit.
 
 With copies moved by one unit in the last place, the limit is the rule of the timed rows, `compare.proof.step_truth.loss_limit`.
-Without them it is what a float32 step may differ by: `FLOAT32_TOLERANCE` at first, and at most `AMPLIFIED` times the difference
-so far with each step. Beyond this limit it is another training. Within it, copies have to tell.
+Without them it is what a step may differ by: `FLOAT32_TOLERANCE` at first, or what a coarser dtype rounds, and at most
+`AMPLIFIED` times the difference so far with each step. Beyond this limit it is another training. Within it, copies have to
+tell. A limit above `SHARP` tells nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from compare.cli import differences
 from compare.cli.differences import FLOAT32_TOLERANCE
-from compare.proof.step_truth import loss_limit, rounding_error
+from compare.proof.step_truth import ROUNDING_FACTOR, loss_limit, rounding_error
 from compare.proof.tolerances import AMPLIFIED
 from compare.tools.same.curves import LINES, UNITS, Curve, LossesError
 
@@ -25,6 +26,7 @@ Verdict = Literal["same", "rounding", "another training", "cannot tell"]
 SHARP = 1e-2
 """Largest limit, relative to the loss, of a step that can tell trainings apart."""
 _MOST_GAP = 20
+"""Number of steps behind which a difference without copies tells nothing."""
 
 
 class Aligned(NamedTuple):
@@ -70,6 +72,12 @@ class CurveComparison:
     verdict: Verdict
     missing: tuple[int, int]
     """Number of steps of A, and of B, behind the last common one."""
+    gaps: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    """[N] steps of A, and of B, before the last common one that the other side should have."""
+    is_partial: bool = False
+    """Whether steps are missing, and nobody asked for the common ones alone."""
+    by_copies: Floats | None = None
+    """[N] largest difference that copies explain. Without copies None."""
     copies: tuple[Copies | None, Copies | None] = (None, None)
 
     @property
@@ -94,8 +102,10 @@ class CurveComparison:
 
     @property
     def first_blunt(self) -> int | None:
-        """Index of the first step where rounding alone may change the loss by more than `SHARP`. None: there is none."""
-        return next(iter(np.flatnonzero(self.limit > SHARP * scale_of(self.aligned)).tolist()), None)
+        """Index of the first step where copies differ by more than `SHARP`. None: there is none, or there are no copies."""
+        if self.by_copies is None:
+            return None
+        return next(iter(np.flatnonzero(_is_blunt(self.by_copies, self.aligned)).tolist()), None)
 
 
 def align(a: Curve, b: Curve, most_steps: int | None = None) -> Aligned:
@@ -147,13 +157,22 @@ def measure_copies(
         places: places of the aligned steps in the curve.
         letter: A or B.
     """
+    is_finite = np.isfinite(base.losses[places])
     for copy in copies:
         if not np.array_equal(copy.steps, base.steps):
             ranges = " and ".join(f"{len(curve.steps)} to step {curve.steps[-1]}" for curve in (base, copy))
             raise LossesError(f"A copy of {letter} has other steps. Received: {ranges}. Let every run train the same steps.")
+        if len(ends := np.flatnonzero(is_finite & ~np.isfinite(copy.losses[places]))):
+            place = int(places[ends[0]])
+            advice = f"Compare the steps before it: --steps {ends[0]}" if ends[0] else "Mend the training first"
+            raise LossesError(
+                f"A copy of {letter} is no number at step {base.steps[place]}, so its rounding is not known there. Received: "
+                f"{copy.losses[place]}, and {base.losses[place]:.9g} in the usual run. {advice}."
+            )
     errors = differences.absolute(
         np.stack([copy.losses[places] for copy in copies]), np.stack([base.losses[places]] * len(copies))
     )
+    errors = np.where(is_finite, errors, 0.0)  # a usual run that is no number is another training, whatever its copies do
     return Copies(np.asarray(rounding_error(errors), np.float64), len(copies), is_moved)
 
 
@@ -177,46 +196,84 @@ def judge(
     moved = [of_side for of_side in known if of_side.is_moved]
     by_copies = _limit_by_copies(a, b, aligned, moved or known) if known else None
     limit = by_copies if moved and by_copies is not None else _limit_without_copies(a, b, aligned, difference)
+    if by_copies is not None:
+        limit = np.maximum(limit, by_copies)
     ends = [int(curve.steps[place[-1]]) for curve, place in zip((a, b), aligned.places, strict=True)]
     missing = tuple(int(np.sum(curve.steps > end)) for curve, end in zip((a, b), ends, strict=True))
-    if most_steps is not None or aligned.both_end is not None:
+    if len(aligned.steps) == most_steps or aligned.both_end is not None:
         missing = (0, 0)
-    is_blunt = limit[0] > SHARP * scale_of(aligned)[0]
+    gaps = (_without_partner(a, b, aligned), _without_partner(b, a, aligned))
+    is_partial = any(missing) or (len(aligned.steps) != most_steps and any(len(steps) > 0 for steps in gaps))
     if (difference > limit).any():
         verdict: Verdict = "another training"
-    elif any(missing):
+    elif is_partial:
         verdict = "cannot tell"
     elif not difference.any():
         verdict = "same"
-    elif moved:
-        verdict = "cannot tell" if is_blunt else "rounding"
     else:
-        verdict = "rounding" if by_copies is not None and (difference <= by_copies).all() and not is_blunt else "cannot tell"
+        is_explained = by_copies is not None and (difference <= by_copies).all() and not _is_blunt(by_copies, aligned).any()
+        verdict = "rounding" if is_explained else "cannot tell"
     return CurveComparison(
         curves=(a, b), aligned=aligned, difference=difference, relative=relative, limit=limit, verdict=verdict,
-        missing=(missing[0], missing[1]), copies=copies,
+        missing=(missing[0], missing[1]), gaps=gaps, is_partial=is_partial, by_copies=by_copies, copies=copies,
     )  # fmt: skip
+
+
+def _without_partner(curve: Curve, other: Curve, aligned: Aligned) -> npt.NDArray[np.int64]:
+    """Return the steps of a curve, up to the last common one, that the other curve should have: it has no step so near.
+
+    A curve that is logged every tenth step lacks none of the nine between. Curves that are aligned in order lack none.
+    """
+    if aligned.in_order:
+        return np.empty(0, np.int64)
+    last = aligned.steps[-1]
+    steps, others = (np.unique(of_side.steps[of_side.steps <= last]) for of_side in (curve, other))
+    usual = float(np.quantile(np.diff(others), 0.5, method="lower")) if len(others) > 1 else 1.0
+    after = np.searchsorted(others, steps)
+    distance = np.abs(others[np.minimum(after, len(others) - 1)] - steps)
+    before = np.where(after > 0, np.abs(steps - others[np.maximum(after - 1, 0)]), np.inf)
+    return steps[np.minimum(distance, before) >= usual]
 
 
 def _limit_by_copies(a: Curve, b: Curve, aligned: Aligned, copies: Sequence[Copies]) -> Floats:
     unit, scale = max(UNITS[a.dtype], UNITS[b.dtype]), scale_of(aligned)
     limits = [loss_limit(of_side.rounding[None], scale, unit) for of_side in copies]
-    return np.maximum.accumulate(np.max(limits, axis=0)) + a.resolution + b.resolution
+    return np.maximum.accumulate(np.max(limits, axis=0)) + _resolution(a, b, aligned)
+
+
+def _resolution(a: Curve, b: Curve, aligned: Aligned) -> Floats:
+    return a.resolution[aligned.places[0]] + b.resolution[aligned.places[1]]
+
+
+def _is_blunt(limit: Floats, aligned: Aligned) -> npt.NDArray[np.bool_]:
+    return limit > SHARP * scale_of(aligned)
 
 
 def _limit_without_copies(a: Curve, b: Curve, aligned: Aligned, difference: Floats) -> Floats:
-    """Return what float32 may differ by, from the first difference on amplified by each step that was trained since."""
-    scale, resolution = scale_of(aligned), a.resolution + b.resolution
+    """Return what rounding may differ by, from the first difference on amplified by each step that was trained since.
+
+    Between lines that are counted, any number of steps may lie.
+    """
+    scale, resolution = scale_of(aligned), _resolution(a, b, aligned)
     gaps = np.diff(aligned.steps, prepend=min(int(aligned.steps[0]), 1)).clip(0, _MOST_GAP)
     if a.is_counted or b.is_counted:
-        gaps = np.minimum(gaps, 1)
-    differing = np.maximum(np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0), FLOAT32_TOLERANCE)
+        gaps = np.full_like(gaps, _MOST_GAP)
+    start = start_tolerance(a, b)
+    differing = np.maximum(np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0), start)
     differing = np.maximum(differing, np.divide(resolution, scale, out=np.zeros_like(scale), where=scale > 0))
-    before = np.concatenate([[FLOAT32_TOLERANCE], np.maximum.accumulate(differing)[:-1]])
+    before = np.concatenate([[start], np.maximum.accumulate(differing)[:-1]])
     limit = before * AMPLIFIED**gaps * scale + resolution
     for beyond in np.flatnonzero(difference > limit)[:1].tolist():  # what follows such a difference is no rounding
         limit[beyond:] = limit[beyond] / scale[beyond] * scale[beyond:]
     return limit
+
+
+def start_tolerance(a: Curve, b: Curve) -> float:
+    """Return the largest relative difference of first losses that rounding explains without copies.
+
+    A dtype coarser than float32 counts if both have it. One side alone in lower precision is a difference to be told.
+    """
+    return max(FLOAT32_TOLERANCE, ROUNDING_FACTOR * min(UNITS[curve.dtype] for curve in (a, b)))
 
 
 def scale_of(aligned: Aligned) -> Floats:

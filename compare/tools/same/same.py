@@ -110,22 +110,12 @@ def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambd
     """Read or run both sides, make their copies, and judge them."""
     a, b = (_read(side, request, tell) for side in sides)
     aligned = judging.align(a.curve, b.curve, request.most_steps)
-    both = [a, b]
 
-    def judge() -> CurveComparison:
+    def judge(both: Sequence[SideRuns]) -> CurveComparison:
         measured = [_measure(side, places, request) for side, places in zip(both, aligned.places, strict=True)]
         return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
 
-    comparison = judge()
-    if not request.copies or comparison.verdict == "same":
-        return comparison
-    both[:] = _copy(both, request.copies, request, tell)
-    comparison = judge()
-    if 1 < comparison.excess <= HOPELESS_RATIO and comparison.is_moved and request.copies < MOST_COPIES:
-        tell(f"{MOST_COPIES} copies, before it is called another training")
-        both[:] = _copy(both, MOST_COPIES, request, tell)
-        comparison = judge()
-    return comparison
+    return _judge_with_copies(judge, [a, b], request, tell)
 
 
 def compare_with_golden(
@@ -136,13 +126,25 @@ def compare_with_golden(
     aligned = judging.align(stored.curve, new.curve, request.most_steps)
     of_golden = stored.rounding_at(aligned.places[0])
 
-    def judge(new: SideRuns) -> CurveComparison:
-        copies = of_golden, _measure(new, aligned.places[1], request)
+    def judge(sides: Sequence[SideRuns]) -> CurveComparison:
+        copies = of_golden, _measure(sides[0], aligned.places[1], request)
         return judging.judge(stored.curve, new.curve, aligned, copies, most_steps=request.most_steps)
 
-    comparison = judge(new)
-    if request.copies and comparison.verdict != "same":
-        comparison = judge(_copy([new], request.copies, request, tell)[0])
+    return _judge_with_copies(judge, [new], request, tell)
+
+
+def _judge_with_copies(
+    judge: Callable[[Sequence[SideRuns]], CurveComparison], sides: Sequence[SideRuns], request: Request, tell: Tell
+) -> CurveComparison:
+    """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
+    comparison = judge(sides)
+    if not request.copies or comparison.verdict == "same":
+        return comparison
+    copied = _copy(sides, request.copies, request, tell)
+    comparison = judge(copied)
+    if 1 < comparison.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
+        tell(f"{MOST_COPIES} copies, before it is called another training")
+        comparison = judge(_copy(copied, MOST_COPIES, request, tell))
     return comparison
 
 

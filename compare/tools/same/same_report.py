@@ -21,7 +21,7 @@ from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
 from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import UNITS, Curve
-from compare.tools.same.judging import CurveComparison, scale_of
+from compare.tools.same.judging import CurveComparison, scale_of, start_tolerance
 from compare.tools.same.subjects import Subject
 
 NAME, RESULTS_FILE, STEPS_FILE = "same", "same.json", "steps.csv"
@@ -122,11 +122,12 @@ def stored_report(path: Path, side: Subject, curve: Curve, words: Sequence[str])
         marks=[Mark("Same training", "stored")],
         findings=[("What was stored?", same_words.sentences(statements))],
         commands=[("This report:", f"{document.COMPARE} {wording.shell(words)}")] if words else [],
-        values={"verdict": "stored", "holds": True, "statements": statements},
+        values={"verdict": "stored", "holds": False, "statements": statements},
+        exit_code=exits.RUN_FAILED,  # nothing was compared: in CI a mistyped name must not pass
         screen=Screen(
             subject=[TITLE, f"A: {wording.shortened(side.text, 60)}"],
             answers=(Paragraph("Stored", same_words.sentences(statements), "warn"),),
-            next=[("next", "keep the file in your repository; CI runs the same command")],
+            next=[("next", "keep the file in your repository; the same command compares with it, and then ends with 0")],
         ),
     )
 
@@ -142,8 +143,8 @@ def _answer(comparison: CurveComparison) -> Statement:
     beyond = comparison.first_beyond
     match comparison.verdict:
         case "same":
-            decimals = [curve.decimals for curve in comparison.curves if curve.decimals is not None]
-            values["how"] = f"to the {wording.count(min(decimals), 'decimal')} that are written" if decimals else "bit for bit"
+            digits = [curve.digits for curve in comparison.curves if curve.digits is not None]
+            values["how"] = f"to the {min(digits).words} that are written" if digits else "bit for bit"
             return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_repeat"
@@ -154,10 +155,13 @@ def _answer(comparison: CurveComparison) -> Statement:
             values |= {"step": step, "others": number_beyond - 1}
             return _statement("curves_another", "finding", values)
         case "cannot tell":
-            if any(comparison.missing):
+            if comparison.is_partial:
                 values["agree"] = "agree within rounding" if comparison.difference.any() else "agree"
                 return _statement("curves_ended", "trouble", values)
-            kind = "curves_blunt" if comparison.is_moved else "curves_undecided"
+            if (blunt := comparison.first_blunt) is not None:
+                values |= {"moved": comparison.is_moved, "place": blunt, "step": int(comparison.aligned.steps[blunt])}
+                return _statement("curves_blunt", "trouble", values)
+            kind = "curves_undecided"
             return Statement(kind=kind, level="trouble", values={**values, "largest": largest})
 
 
@@ -185,16 +189,12 @@ def _limit(comparison: CurveComparison) -> list[Statement]:
         return []
     copies = {letter: of_side.number for letter, of_side in zip("AB", comparison.copies, strict=True) if of_side is not None}
     if not copies:
-        return [Statement(kind="limit_without", level="info")]
+        return [_statement("limit_without", "info", {"start": start_tolerance(*comparison.curves)})]
     statements = [_statement("limit_copies", "info", {"moved": comparison.is_moved, "copies": copies})]
     if comparison.is_moved and len(copies) == 1:
         (letter,) = copies
         values = {"letter": "AB".replace(letter, ""), "other": letter}
         statements.append(_statement("not_nudged", "caution", values))
-    blunt = comparison.first_blunt
-    if comparison.is_moved and blunt:
-        step = int(comparison.aligned.steps[blunt])
-        statements.append(_statement("blunt_later", "caution", {"step": step}))
     return statements
 
 
@@ -202,12 +202,18 @@ def _cautions(comparison: CurveComparison) -> list[Statement]:
     """Return what limits the comparison."""
     statements: list[Statement] = []
     aligned, curves = comparison.aligned, comparison.curves
-    for letter, other, missing in zip("AB", "BA", comparison.missing, strict=True):
+    for letter, other, missing, gaps in zip("AB", "BA", comparison.missing, comparison.gaps, strict=True):
         if missing:
             values = {
                 "letter": letter, "other": other, "steps": missing, "last": int(aligned.steps[-1]), "common": len(aligned.steps)
             }  # fmt: skip
             statements.append(_statement("missing", "caution", values))
+        if len(gaps):
+            values = {
+                "letter": letter, "other": other, "steps": len(gaps), "first": int(gaps[0]), "last": int(gaps[-1]),
+                "common": len(aligned.steps), "partial": comparison.is_partial,
+            }  # fmt: skip
+            statements.append(_statement("gaps", "caution", values))
     if aligned.in_order:
         ranges = {letter.lower(): f"{curve.steps[0]} to {curve.steps[-1]}" for letter, curve in zip("AB", curves, strict=True)}
         statements.append(Statement(kind="in_order", level="caution", values=dict(ranges)))
@@ -224,8 +230,9 @@ def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
         statements.append(_statement("counted", "caution", {"letter": letter}))
     if UNITS[curve.dtype] > UNITS["float32"]:
         statements.append(_statement("coarse", "caution", {"letter": letter, "dtype": curve.dtype}))
-    if curve.decimals is not None:
-        statements.append(_statement("digits", "caution", {"letter": letter, "decimals": curve.decimals}))
+    if (digits := curve.digits) is not None:
+        values = {"letter": letter, "decimals": digits.number, "digits": digits.words}
+        statements.append(_statement("digits", "caution", values))
     return statements
 
 
@@ -255,7 +262,7 @@ def _plain(cause: CurveCause) -> dict[str, Any]:
 
 
 def _next(comparison: CurveComparison) -> list[tuple[str, str]]:
-    if comparison.verdict == "cannot tell" and not comparison.is_moved and not any(comparison.missing):
+    if comparison.verdict == "cannot tell" and not comparison.is_moved and not comparison.is_partial:
         return [("tell rounding apart", "the same commands with --copies 3 --ulp, and nudge() in the scripts")]
     return []
 

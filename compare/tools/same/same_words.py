@@ -210,8 +210,16 @@ CAUSES: dict[str, tuple[Template, Template]] = {
     ),
     "second-update": (
         "The first update is the same, the second is not (step {step}): what has a memory differs. Momentum, Adam's betas or "
-        "bias correction, the learning rate's schedule, or gradients that are not set to zero.",
-        "Train both with plain SGD at a constant rate. Confirmed if they agree. If not, look at zero_grad().",
+        "bias correction, the learning rate's schedule, or gradients that are not set to zero. With Adam also clipping and the "
+        "scale of the gradients (sum or mean): its first update does not depend on their scale.",
+        "Print the norms of the gradient at the first step in both: another norm is clipping or a scale. Else train both with "
+        "plain SGD at a constant rate. Confirmed if they agree. If not, look at zero_grad().",
+    ),
+    "uneven-parts": (
+        "The differences look random from the first step on, {by:.1e} in the median: one side may take a mean of means over "
+        "uneven parts of a batch (processes or micro-batches).",
+        "Add the losses of all examples up in both and divide once, by the number of examples in the whole batch. Confirmed if "
+        "they agree.",
     ),
     "late-setting": (
         "{updates:update} agree before step {step}: a setting may change there. A schedule's milestone, clipping that begins "
@@ -232,7 +240,7 @@ def _another(values: Mapping[str, Any]) -> str:
 
 
 def _first_difference(values: Mapping[str, Any]) -> str:
-    limit = "nothing" if values["limit"] == 0 else f"{values['limit']:.1e}"
+    limit = "nothing" if values["limit"] == 0 else "any difference" if values["limit"] >= 1 else f"{values['limit']:.1e}"
     text = f"Step {values['step']}: A {values['a']:.9g}, B {values['b']:.9g}, {values['relative']:.1e} apart."
     return f"{text} Rounding explains {limit} there."
 
@@ -250,9 +258,32 @@ def _missing(values: Mapping[str, Any]) -> str:
     return f"{text} Compare the first ones: --steps {values['common']}."
 
 
+def _gaps(values: Mapping[str, Any]) -> str:
+    letter, other = values["letter"], values["other"]
+    count = wording.count(values["steps"], "step")
+    text = f"{letter} has {count} from {values['first']} to {values['last']} that {other} lacks."
+    return f"{text} Compare the common ones: --steps {values['common']}." if values["partial"] else text
+
+
+def _blunt(values: Mapping[str, Any]) -> str:
+    what = "that are moved by one unit in the last place" if values["moved"] else "that only repeat a command"
+    begin = f"Cannot tell: copies {what} explain a difference of more than 1 %"
+    if values["place"]:
+        return (
+            f"{begin} from step {values['step']} on. Before it, copies explain what differs. Compare these steps alone: "
+            f"--steps {values['place']}."
+        )
+    return (
+        f"{begin} at the first logged step. Log the first steps. Set every seed, so that a repeat gives the same losses. "
+        "Compute in float32."
+    )
+
+
 TEMPLATES: dict[str, Template | Below] = {
     "curves_same": "Yes: all {steps:step} have the same loss, {how}.",
-    "curves_stored": "{steps:step} of A are stored in {file}. The same command compares with them from now on.",
+    "curves_stored": (
+        "{steps:step} of A are stored in {file}. Nothing was compared. The same command compares with them from now on."
+    ),
     "curves_rounding": (
         "The same training: the losses of {steps:step} differ by {largest:.1e} at most, which rounding explains."
     ),
@@ -261,26 +292,26 @@ TEMPLATES: dict[str, Template | Below] = {
     ),
     "curves_another": _another,
     "curves_undecided": "Cannot tell rounding from another training: the losses differ by {largest:.1e} at most.",
-    "curves_blunt": (
-        "Cannot tell: copies that are moved by one unit in the last place differ by more than 1 % at the first logged step. "
-        "Log the first steps. Set every seed, so that a repeat gives the same losses. Compute in float32."
-    ),
+    "curves_blunt": _blunt,
     "curves_ended": "Cannot tell: the common {steps:step} {agree}, and one side has more.",
     "first_difference": _first_difference,
     "first_rounding": "Before that they differ within rounding, first at step {step} by {relative:.1e}.",
     "limit_copies": _copies,
     "limit_without": (
-        "Without copies the limit is 1e-05 at the first step, and a hundred times the difference so far at each later one. "
-        "Copies tell more: --copies 3 --ulp."
+        "Without copies the limit is {start:.0e} at the first step, and a hundred times the difference so far at each later "
+        "one. Copies tell more: --copies 3 --ulp."
     ),
     "missing": _missing,
     "in_order": "Steps are aligned in order: A has {a}, B {b}.",
-    "counted": "{letter} has no column of steps, so its lines are counted.",
-    "digits": "{letter} writes {decimals:decimal}. Smaller differences are not seen.",
+    "counted": (
+        "{letter} has no column of steps, so its lines are counted. Many steps may lie between two lines: without copies no "
+        "difference is too large for rounding."
+    ),
+    "gaps": _gaps,
+    "digits": "{letter} writes {digits}. Smaller differences are not seen.",
     "coarse": "All of {letter}'s losses are numbers of {dtype}. It computes in lower precision, and rounds by more.",
     "both_end": "Both are no number from step {step} on. Steps before it were compared.",
     "not_nudged": "{letter} does not call nudge(). Its rounding is taken from {other}.",
-    "blunt_later": "From step {step} on, rounding alone may change the loss by more than 1 %. Later steps tell little.",
     "no_cause": "None of the known patterns fits.",
 }
 """Words by kind of statement on two curves."""

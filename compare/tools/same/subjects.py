@@ -25,7 +25,11 @@ SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
 _SHELL_WORDS = {"&&", "||", "|", ";", ">", ">>", "<", "&", "2>&1"}
 _FILE_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".log"}
-_PROCESSES = re.compile(r"(?:--nproc[-_]per[-_]node|--num[-_]processes|--world[-_]size|--gpus|--devices|-np?)[ =](\d+)\b")
+_LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "horovodrun"}
+"""Programs whose option `-n` or `-np` is a number of processes."""
+_PROCESSES = re.compile(r"(?:--nproc[-_]per[-_]node|--num[-_]processes|--world[-_]size|--ntasks|-np?)[ =](\d+)(?=\s|$)")
+_LONG_PROCESSES = re.compile(r"(?:--nproc[-_]per[-_]node|--num[-_]processes|--world[-_]size)[ =](\d+)(?=\s|$)")
+_DEVICES = re.compile(r"--(?:gpus|devices)[ =](\d+(?:,\d+)*)(?=\s|$)")
 _SHORT = 60
 
 
@@ -69,8 +73,15 @@ class Subject(NamedTuple):
     @property
     def processes(self) -> int | None:
         """Number of processes that the command starts, as far as its words say."""
-        number = _PROCESSES.search(self.text) if self.words else None
-        return int(number[1]) if number else None
+        launchers = [place for place, word in enumerate(self.words) if Path(word).name in _LAUNCHERS]
+        launched = " ".join(self.words[launchers[0] + 1 :]) if launchers else ""
+        text = " ".join(self.words)
+        if number := _PROCESSES.search(launched) or _LONG_PROCESSES.search(text):
+            return int(number[1])
+        devices = _DEVICES.search(text)
+        if devices is None:
+            return None
+        return devices[1].count(",") + 1 if "," in devices[1] else int(devices[1])
 
     def read(self, columns: Columns, seed: int | None = None) -> Run:
         """Read the file, or run the command and read what it wrote.
@@ -88,7 +99,7 @@ class Subject(NamedTuple):
                 variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
             before = _states(self.written)
             words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
-            output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE)
+            output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
             if code:
                 lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
                 last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""
@@ -127,7 +138,8 @@ class Subject(NamedTuple):
 def subject(letter: str, text: str, written: Path | None = None) -> Subject:
     """Return a side from a word of the command line: a file or folder that is there, or else a command."""
     path = Path(text)
-    if text and _exists(path) and not (path.is_file() and os.access(path, os.X_OK)):
+    is_data = path.suffix in _FILE_SUFFIXES or "tfevents" in path.name  # whatever its mode: some file systems set every x bit
+    if text and _exists(path) and (is_data or not (path.is_file() and os.access(path, os.X_OK))):
         return Subject(letter, text)
     try:
         words = shlex.split(text)
@@ -136,7 +148,7 @@ def subject(letter: str, text: str, written: Path | None = None) -> Subject:
     if not words:
         raise SpecError(f"{letter} is a command or a file of losses. Received: nothing. Use e.g. 'python train.py'.")
     if shutil.which(words[0]) is None:
-        if len(words) == 1 and (path.suffix in _FILE_SUFFIXES or "tfevents" in path.name):
+        if len(words) == 1 and is_data:
             raise SpecError(f"{letter} names a file that is not there. Received: {text}. Name a file of losses.")
         advice = f"Name a program that is there{', or use sh -c' if '=' in words[0] else ''}."
         raise SpecError(f"{letter} is neither a file nor a command that can be started. Received: {text}. {advice}")
