@@ -304,6 +304,7 @@ def _requests(
     """Check names and settings, and return the requests that open the models."""
     dumped = [half.request(folder) if half else None for half in halves]
     base = next(filter(None, dumped), None)
+    steps = STEPS if settings.steps is None else settings.steps
     given = {"--input": settings.image, "--classes": settings.classes, "--steps": settings.steps, "--data": settings.data}
     if base is not None:
         half = next(filter(None, halves))
@@ -312,7 +313,6 @@ def _requests(
     else:
         if missing := [option for option in ("--input", "--classes") if given[option] is None]:
             raise SpecError(f"match needs {' and '.join(missing)}. Use e.g. --input 28x28x1 --classes 10.")
-        steps = STEPS if settings.steps is None else settings.steps
         _check_numbers(settings.image, settings.classes, steps)
     functions = [settings.prepare, settings.loss, settings.optimizer]
     live = [place for place, half in enumerate(halves) if half is None]
