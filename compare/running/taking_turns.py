@@ -73,19 +73,23 @@ class Seat:
         """Timed steps that were left of the epoch when it asked last."""
         self._stopped_at = 0.0
         self._cpu_seconds = 0.0
-        self._turn = threading.Lock()
-        """Held by a thread that slows the run down in its turn."""
-        self._may_slow = True
+        self._slowed = threading.Lock()
+        """Held by a thread that slows the run down."""
+        self._works = threading.Event()
+        """Set while the run is not stopped."""
+        self._works.set()
 
     @contextlib.contextmanager
     def slowing(self) -> Generator[bool]:
-        """Slow the run down, from another thread: within the block, its turn does not end.
+        """Wait for the run's turn, at most POLL_SECONDS, to slow it down from another thread. Within the block the turn does
+        not end.
 
         Yields:
             Whether it works: nobody may slow it down, and so continue it, while it waits.
         """
-        with self._turn:
-            yield self._may_slow
+        self._works.wait(POLL_SECONDS)
+        with self._slowed:
+            yield self._works.is_set()
 
     @property
     def waits(self) -> bool:
@@ -148,8 +152,8 @@ class Seat:
         """Stop all processes of a run that has asked for its next turn."""
         if self._process is None:
             return
-        self._may_slow = False
-        with self._turn:  # until nobody slows it down
+        self._works.clear()
+        with self._slowed:  # until nobody slows it down
             pass
         _stop_session(self._process)
         self._stopped_at = time.time()
@@ -167,7 +171,7 @@ class Seat:
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
         _continue_session(self._process)
-        self._may_slow = True
+        self._works.set()
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
         self._paused_seconds, self._asked_at, self._answered_at = self.paused_seconds(), None, time.monotonic()
         with contextlib.suppress(OSError):  # it has died, which its process tells

@@ -17,8 +17,8 @@ PERIOD_SECONDS = 0.01
 """Period where a rank is stopped once. It is shorter than most steps, so that it acts like a slow processor."""
 MOVE_SECONDS = 0.1
 """Seconds after which the next rank is slow, if ranks take turns."""
-_POLL_SECONDS, _WAIT_SECONDS = 0.05, 0.001
-"""Seconds between two searches for ranks that have not started yet, and between two looks whether it is the run's turn."""
+_POLL_SECONDS = 0.05
+"""Seconds between two searches for ranks that have not started yet."""
 
 _Result = TypeVar("_Result")
 
@@ -52,7 +52,7 @@ class Brake:
 
     Args:
         ranks: number of ranks of the run.
-        slowing: see `Seat.slowing`. None: the run takes no turns.
+        slowing: waits for the run's turn, see `Seat.slowing`. None: it takes none.
     """
 
     def __init__(
@@ -107,8 +107,6 @@ class Brake:
                 with self._slowing() as works:
                     if works:
                         self._brake_once(ranks[turn % self._ranks])
-                if not works:
-                    time.sleep(_WAIT_SECONDS)
 
     def _brake_once(self, rank: psutil.Process) -> None:
         """Let the rank run and stop for one period. A stop that lasted too long makes the next ones shorter."""
