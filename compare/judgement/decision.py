@@ -36,7 +36,7 @@ def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Stat
     if (until := comparison.settings.until) is None:
         return None
     open_verdicts = undecided([judged for judged in verdicts if not judged.disturbed])
-    disturbed = [_question(comparison, judged) for judged in verdicts if judged.disturbed]
+    disturbed: list[JsonValue] = [_question(comparison, judged) for judged in verdicts if judged.disturbed]
     values: dict[str, JsonValue] = {
         "repeats": comparison.settings.repeats,
         "questions": len(verdicts),
@@ -51,10 +51,11 @@ def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Stat
         return Statement(kind="decided", level="info", values=values | {"some_ran_fewer": bool(comparison.left_out)})
     is_stuck = not any(is_hopeful(judged, comparison) for judged in open_verdicts)
     can_go_on = bool(open_verdicts) and comparison.settings.repeats < until.most_repeats and not is_stuck
+    more: dict[str, JsonValue] = {"disturbed": disturbed, "most_repeats": until.most_repeats, "stuck": is_stuck}
     return Statement(
         kind="not_decided",
         level="caution",
-        values=values | {"disturbed": disturbed, "most_repeats": until.most_repeats, "stuck": is_stuck},
+        values=values | more,
         advice=Advice(kind="add_repeats") if can_go_on else None,
     )
 
