@@ -93,13 +93,13 @@ def explain(comparison: CurveComparison, processes: tuple[int | None, int | None
     aligned = comparison.aligned
     is_finite = np.isfinite(aligned.a) & np.isfinite(aligned.b)
     a, b = aligned.a[is_finite], aligned.b[is_finite]
-    causes = [CurveCause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
+    end = [CurveCause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
     if not len(a) or start >= len(a):
-        return causes
+        return end
     pattern = _Pattern(comparison, a, b, b - a, start)
     exact = [cause for of_kind in _EXACT for cause in of_kind(pattern)]
     exact.sort(key=lambda cause: cause.residual or 0.0)
-    causes += exact or list(_by_place(pattern))
+    causes = [*(exact or _by_place(pattern)), *end]
     return [cause._replace(values={**cause.values, **_of_processes(cause, processes)}) for cause in causes]
 
 
@@ -227,6 +227,8 @@ def _permuted(pattern: _Pattern) -> Iterator[CurveCause]:
 def _at_ends(pattern: _Pattern) -> Iterator[CurveCause]:
     """Only every n-th step differs."""
     places = np.flatnonzero(pattern.comparison.difference > pattern.comparison.limit)
+    if not len(places):
+        return
     period = int(places[0]) + 1
     number = len(pattern.a) // period
     is_regular = period > 2 and len(places) == number and np.array_equal(places + 1, period * np.arange(1, number + 1))
@@ -367,9 +369,14 @@ def _learning_rate(pattern: _Pattern) -> CurveCause | None:
     for times in np.geomspace(1 / _MOST_RATE, _MOST_RATE, 161).tolist():
         change = np.exp(-np.outer(times * time, rates)) - plain
         model = np.block([[plain / noise, np.full((len(a), 1), 1 / noise)], [weight * change, np.zeros((len(a), 1))]])
-        parts, error = nnls(model, target)
+        try:
+            parts, error = nnls(model, target)
+        except RuntimeError:  # it does not converge: the columns are nearly the same
+            continue
         left = np.square(difference - change @ parts[:-1]).sum() / np.square(difference).sum()
         fits.append((error, times, float(left)))
+    if not fits:
+        return None
     _, times, unexplained = min(fits)
     if unexplained > _UNEXPLAINED or 1 / 1.1 < times < 1.1:
         return None
