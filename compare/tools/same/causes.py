@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from compare.cli.differences import FLOAT32_TOLERANCE
 from compare.tools.same.judging import CurveComparison, Floats
 
 LIKELY = 1e-3
-"""Smallest relative difference whose causes are proposed although nothing tells rounding from another training."""
+"""Smallest relative difference whose causes are proposed where nothing tells rounding from another training."""
 EXPLAINED, FITTED = 1e-2, 1e-3
 """Largest part of a difference that a cause which explains it in numbers may leave, and one with a fitted number."""
 _MOST_SHIFT = 8
@@ -86,8 +87,8 @@ def explain(comparison: CurveComparison, processes: tuple[int | None, int | None
         processes: number of processes that A's and B's commands start, where their words say it.
     """
     start = comparison.first_beyond
-    if start is None and comparison.verdict == "cannot tell" and not comparison.is_moved:
-        start = next(iter(np.flatnonzero(comparison.relative > LIKELY).tolist()), None)
+    if start is None and not comparison.is_moved and comparison.relative.max() > LIKELY:
+        start = int(np.argmax(comparison.relative > FLOAT32_TOLERANCE))
     if start is None:
         return []
     aligned = comparison.aligned
