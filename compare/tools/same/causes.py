@@ -87,7 +87,8 @@ def explain(comparison: CurveComparison, processes: tuple[int | None, int | None
         processes: number of processes that A's and B's commands start, where their words say it.
     """
     start = comparison.first_beyond
-    if start is None and not comparison.is_moved and comparison.relative.max() > LIKELY:
+    is_open = comparison.verdict == "cannot tell" and not comparison.is_moved
+    if start is None and is_open and comparison.relative.max() > LIKELY:
         start = int(np.argmax(comparison.relative > FLOAT32_TOLERANCE))
     if start is None:
         return []
