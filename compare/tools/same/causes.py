@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from compare.cli.differences import FLOAT32_TOLERANCE
 from compare.tools.same.curves import UNITS
 from compare.tools.same.judging import CurveComparison, Floats
 
 LIKELY = 1e-3
-"""Smallest relative difference whose causes are proposed although nothing tells rounding from another training."""
+"""Smallest relative difference whose causes are proposed where nothing tells rounding from another training."""
 EXPLAINED, FITTED = 1e-2, 1e-3
 """Largest part of a difference that a cause which explains it in numbers may leave, and one with a fitted number."""
 _MOST_SHIFT = 8
@@ -87,20 +88,21 @@ def explain(comparison: CurveComparison, processes: tuple[int | None, int | None
         processes: number of processes that A's and B's commands start, where their words say it.
     """
     start = comparison.first_beyond
-    if start is None and comparison.verdict == "cannot tell" and not comparison.is_moved:
-        start = next(iter(np.flatnonzero(comparison.relative > LIKELY).tolist()), None)
+    is_open = comparison.verdict == "cannot tell" and not comparison.is_moved
+    if start is None and is_open and comparison.relative.max() > LIKELY:
+        start = int(np.argmax(comparison.relative > FLOAT32_TOLERANCE))
     if start is None:
         return []
     aligned = comparison.aligned
     is_finite = np.isfinite(aligned.a) & np.isfinite(aligned.b)
     a, b = aligned.a[is_finite], aligned.b[is_finite]
-    causes = [CurveCause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
+    end = [CurveCause("divergence", {"one": aligned.diverged, "step": int(aligned.steps[-1])})] if aligned.diverged else []
     if not len(a) or start >= len(a):
-        return causes
+        return end
     pattern = _Pattern(comparison, a, b, b - a, start)
     exact = [cause for of_kind in _EXACT for cause in of_kind(pattern)]
     exact.sort(key=lambda cause: cause.residual or 0.0)
-    causes += exact or list(_by_place(pattern))
+    causes = [*(exact or _by_place(pattern)), *end]
     return [cause._replace(values={**cause.values, **_of_processes(cause, processes)}) for cause in causes]
 
 
@@ -374,9 +376,14 @@ def _learning_rate(pattern: _Pattern) -> CurveCause | None:
     for times in np.geomspace(1 / _MOST_RATE, _MOST_RATE, 161).tolist():
         change = np.exp(-np.outer(times * time, rates)) - plain
         model = np.block([[plain / noise, np.full((len(a), 1), 1 / noise)], [weight * change, np.zeros((len(a), 1))]])
-        parts, error = nnls(model, target)
+        try:
+            parts, error = nnls(model, target)
+        except RuntimeError:  # it does not converge: the columns are nearly the same
+            continue
         left = np.square(difference - change @ parts[:-1]).sum() / np.square(difference).sum()
         fits.append((error, times, float(left)))
+    if not fits:
+        return None
     _, times, unexplained = min(fits)
     if unexplained > _UNEXPLAINED or 1 / 1.1 < times < 1.1:
         return None

@@ -176,6 +176,7 @@ def _first_difference(comparison: CurveComparison) -> list[Statement]:
     values = {
         "step": int(aligned.steps[place]), "a": float(aligned.a[place]), "b": float(aligned.b[place]),
         "relative": float(comparison.relative[place]), "limit": limit,
+        "moved": comparison.is_moved,
     }  # fmt: skip
     statements = [_statement("first_difference", "finding", values)]
     if first < place:

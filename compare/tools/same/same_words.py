@@ -242,7 +242,7 @@ def _another(values: Mapping[str, Any]) -> str:
 def _first_difference(values: Mapping[str, Any]) -> str:
     limit = "nothing" if values["limit"] == 0 else "any difference" if values["limit"] >= 1 else f"{values['limit']:.1e}"
     text = f"Step {values['step']}: A {values['a']:.9g}, B {values['b']:.9g}, {values['relative']:.1e} apart."
-    return f"{text} Rounding explains {limit} there."
+    return f"{text} Rounding {'explains' if values['moved'] else 'may explain'} {limit} there."
 
 
 def _copies(values: Mapping[str, Any]) -> str:

@@ -118,6 +118,22 @@ def test_epochs_that_are_written_tell_what_a_step_is(start: int, key: str) -> No
     assert first_cause(b, a).key == key
 
 
+@pytest.mark.parametrize("b", [case[0] for case in CASES.values()], ids=CASES)
+@pytest.mark.parametrize("every", [1, 10])
+def test_patterns_that_may_be_rounding_are_looked_at_too(b: Any, every: int) -> None:
+    comparison = judged(curve(A, first=every, every=every), curve(b, first=every, every=every))
+    for cause in causes.explain(comparison, (None, 2)):
+        assert same_words.cause_sentence(cause) and same_words.experiment(cause)
+
+
+def test_what_differs_first_comes_before_the_end_of_a_training_that_overflows() -> None:
+    b = np.where(np.arange(STEPS) < 20, spread(3.0), np.nan)
+    *others, last = causes.explain(
+        judged(curve(A), curve(b), copies=(judging.Copies(np.full(21, 1e-7), 3, is_moved=True), None))
+    )
+    assert last.key == "divergence" and others[0].name == "learning-rate"
+
+
 def test_between_logged_steps_nothing_is_said_of_a_step() -> None:
     keys = [cause.key for cause in causes.explain(judged(curve(A, every=10), curve(changed(5, 3.0), every=10), copies=COPIES))]
     assert "between-lines" in keys
