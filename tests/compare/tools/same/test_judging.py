@@ -128,7 +128,7 @@ def test_sparse_steps_whose_difference_nothing_judges_have_causes() -> None:
     assert "between-lines" in [cause.key for cause in causes.explain(comparison)]
 
 
-# Digits.
+# WrittenDigits.
 
 
 @pytest.mark.parametrize(
