@@ -276,6 +276,11 @@ def _half_report(half: tuple[OpenRequest, list[str]]) -> Report:
 def _halves(names: Sequence[str]) -> Halves:
     """Open the dumps among two names."""
     first, second = (dumps.DumpedModel(Path(name)) if dumps.is_dump(name) else None for name in names)
+    if first is not None and second is not None and first.framework == second.framework:
+        raise SpecError(
+            f"Both dumps are of {first.framework}. Received: {first.path} and {second.path}. Name one of each framework: the "
+            "first of pytorch, the second of tensorflow."
+        )
     for half, framework, place in zip((first, second), launch.FRAMEWORKS, ("first", "second"), strict=True):
         if half is not None and half.framework != framework:
             raise SpecError(f"{half.path} is a dump of {half.framework}, and the {place} model is {framework}'s. Swap the two.")

@@ -83,6 +83,7 @@ def test_a_dump_that_does_not_fit_is_refused_by_its_name(both: Both, tmp_path: P
     others = record(both, tmp_path / "other.dump", steps=3), record(both, tmp_path / "drawn.dump", "seeded")
     cases: list[tuple[tuple[str, str], dict[str, Any], list[str]]] = [
         ((str(second), str(first)), {}, [str(second), "tensorflow", "Swap"]),
+        ((str(first), str(first)), {}, [str(first), "pytorch", "each framework"]),
         ((str(others[0]), str(second)), {}, ["--steps", "3", "2"]),
         ((str(others[1]), str(second)), {}, [str(second), "other weights"]),
         ((str(first), f"{KERAS}:port"), {"image": IMAGE}, [str(first), "--input"]),
