@@ -37,8 +37,8 @@ def build(
     size = architecture.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
-    offset = 0.0 if scaling.offset is None else scaling.offset
-    scaled = keras.layers.Rescaling(scaling.factor, offset, name="scaled")(images)
+    scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
+    scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
     logits = _Builder(group, iter(masks)).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 

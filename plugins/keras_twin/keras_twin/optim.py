@@ -76,7 +76,9 @@ class Adam(_SharedRule):
         """Update one variable."""
         beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
         step = ops.cast(ops.add(self.iterations, 1), "float64")
-        correction_1, correction_2 = (1.0 - ops.power(ops.cast(beta, "float64"), step) for beta in (beta_1, beta_2))
+        correction_1, correction_2 = (
+            1.0 - ops.power(ops.convert_to_tensor(beta, "float64"), step) for beta in (beta_1, beta_2)
+        )
         rate = ops.cast(ops.cast(learning_rate, "float64") / correction_1, variable.dtype)
         root = ops.cast(ops.sqrt(correction_2), variable.dtype)
         mean, square = self._slot("mean", variable), self._slot("square", variable)
