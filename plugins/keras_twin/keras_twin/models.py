@@ -14,13 +14,14 @@ from keras import ops
 from common.models import architectures
 from common.models.architectures import Architecture, Layer
 from common.models.input_scaling import InputScaling
+from common.models.sharding import shard
 
 SumOverReplicas = Callable[[Any], Any]
 """Function that sums a tensor over the replicas of a step, and whose gradient is the sum of the gradients."""
 
 
 def build(
-    architecture: Architecture, precision: str, scaling: InputScaling, group: SumOverReplicas | None = None
+    architecture: Architecture, precision: str, scaling: InputScaling, group: SumOverReplicas | None = None, shards: int = 1
 ) -> TrainedModel:
     """Build a model.
 
@@ -30,6 +31,7 @@ def build(
         precision: `float32` or `float64`; the dtype of weights and logits.
         scaling: how pixels become the network's input.
         group: sums over the replicas that share BatchNorm statistics; None: each normalises the examples that it has.
+        shards: number of replicas whose shards one program trains on, and BatchNorm normalises alone.
     """
     # Optimizers, losses and metrics take their precision from here.
     keras.config.set_floatx(precision)
@@ -39,7 +41,7 @@ def build(
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
     scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
-    logits = _Builder(group, iter(masks)).through(architecture.layers, scaled)
+    logits = _Builder(group, shards, iter(masks)).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 
 
@@ -126,8 +128,8 @@ class _Last(keras.metrics.Metric):
 class _Builder:
     """Calls Keras layers one after another. Every default that differs from the architecture is written out."""
 
-    def __init__(self, group: SumOverReplicas | None, masks: Iterator[Any]) -> None:
-        self._group, self._masks = group, masks
+    def __init__(self, group: SumOverReplicas | None, shards: int, masks: Iterator[Any]) -> None:
+        self._group, self._shards, self._masks = group, shards, masks
 
     def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
         for layer in layers:
@@ -152,7 +154,7 @@ class _Builder:
                     return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
                 return keras.layers.Conv2D(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
-                return _BatchNorm(layer, self._group, **options)(x)
+                return _BatchNorm(layer, self._group, self._shards, **options)(x)
             case architectures.ReLU():
                 return keras.layers.ReLU(**options)(x)
             case architectures.MaxPool():
@@ -186,9 +188,12 @@ class _BatchNorm(keras.layers.Layer):
     Keras's own layer takes the biased one, and computes E[x^2] - E[x]^2.
     """
 
-    def __init__(self, layer: architectures.BatchNorm, group: SumOverReplicas | None, **options: Any) -> None:
+    def __init__(
+        self, layer: architectures.BatchNorm, group: SumOverReplicas | None = None, shards: int = 1, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self._epsilon, self._momentum, self._group = layer.epsilon, layer.momentum, group
+        self._epsilon, self._momentum = layer.epsilon, layer.momentum
+        self._group, self._shards = group, shards
         shape = (layer.channels,)
         self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta")
@@ -211,24 +216,52 @@ class _BatchNorm(keras.layers.Layer):
         """Normalise [N, H, W, C]."""
         if not training:
             return self._normalised(inputs - self.mean, self.variance)
-        axes = (0, 1, 2)
-        examples, height, width, _ = ops.shape(inputs)
-        count = ops.cast(examples * height * width, inputs.dtype)
-        if self._group is None:
-            mean = ops.mean(inputs, axes)
-            centred = inputs - mean
-            variance = ops.mean(ops.square(centred), axes)
-        else:
-            count = self._group(count)
-            mean = self._group(ops.sum(inputs, axes)) / count
-            centred = inputs - mean
-            variance = self._group(ops.sum(ops.square(centred), axes)) / count
+        number = self._shards
+        if self._group is not None:
+            return self._over_replicas(inputs, self._group)
+        if number == 1:
+            return self._over_shard(inputs)
+        # One program trains on all shards: each is normalised alone, and the first one's statistics are kept.
+        size, *shape = inputs.shape
+        if size % number == 0:
+            shards = ops.reshape(inputs, (number, size // number, *shape))
+            return ops.reshape(self._over_shard(shards), (size, *shape))
+        bounds = [shard(size, number, rank) for rank in range(number)]
+        parts = [self._over_shard(inputs[low:high], update=rank == 0) for rank, (low, high) in enumerate(bounds)]
+        return ops.concatenate(parts, 0)
+
+    def _over_shard(self, x: Any, *, update: bool = True) -> Any:
+        """Normalise [N, H, W, C], or each of several shards [shards, N, H, W, C] alone."""
+        axes, several = (-4, -3, -2), len(x.shape) == 5
+        mean = ops.mean(x, axes, keepdims=several)
+        centred = x - mean
+        variance = ops.mean(ops.square(centred), axes, keepdims=several)
+        if update:
+            first = (0, 0, 0, 0) if several else ()
+            self._update(mean[first], variance[first], _positions(x))
+        return self._normalised(centred, variance)
+
+    def _over_replicas(self, x: Any, group: SumOverReplicas) -> Any:
+        """Normalise a replica's [N, H, W, C] with the statistics of all replicas' examples."""
+        axes, count = (0, 1, 2), group(_positions(x))
+        mean = group(ops.sum(x, axes)) / count
+        centred = x - mean
+        variance = group(ops.sum(ops.square(centred), axes)) / count
+        self._update(mean, variance, count)
+        return self._normalised(centred, variance)
+
+    def _update(self, mean: Any, variance: Any, count: Any) -> None:
         self.mean.assign(self.mean + self._momentum * (mean - self.mean))
         self.variance.assign(self.variance + self._momentum * (variance * (count / (count - 1.0)) - self.variance))
-        return self._normalised(centred, variance)
 
     def _normalised(self, centred: Any, variance: Any) -> Any:
         return centred * (self.gamma * ops.rsqrt(variance + self._epsilon)) + self.beta
+
+
+def _positions(x: Any) -> Any:
+    """Count the values of each channel in [..., N, H, W, C]."""
+    *_, examples, height, width, _ = ops.shape(x)
+    return ops.cast(examples * height * width, x.dtype)
 
 
 class _AveragePool(keras.layers.Layer):

@@ -41,11 +41,9 @@ def compile_options(graph: str) -> dict[str, Any]:
 def modes(num_gpus: int) -> dict[str, Any]:
     """Describe the modes."""
     mesh = f"keras.distribution.DataParallel over {'GPUs' if num_gpus else 'CPU devices'}"
-    data_parallel = mode_description(mesh, num_gpus, compression=False, accumulation=False, one_process=True)
     return {
         "serial": mode_description("keras.Model.train_step", None, accumulation=False),
-        # One program trains on the global batch, and XLA divides it. So BatchNorm knows no replica's own examples.
-        "data_parallel": data_parallel | {"batch_norm_statistics": ["synchronised"]},
+        "data_parallel": mode_description(mesh, num_gpus, compression=False, accumulation=False, one_process=True),
     }
 
 

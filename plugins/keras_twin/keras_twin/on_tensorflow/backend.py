@@ -82,7 +82,9 @@ class Replicas:
 
         def own_shard(context: Any) -> Any:
             rank, number = context.replica_id_in_sync_group, context.num_replicas_in_sync
-            return tf.nest.map_structure(lambda array: array[slice(*shard(len(array), number, rank))], arrays)
+            return tf.nest.map_structure(
+                lambda array: tf.convert_to_tensor(array[slice(*shard(len(array), number, rank))]), arrays
+            )
 
         return self._strategy.experimental_distribute_values_from_function(own_shard)
 
