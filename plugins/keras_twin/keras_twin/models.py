@@ -237,8 +237,8 @@ class _BatchNorm(keras.layers.Layer):
         centred = x - mean
         variance = ops.mean(ops.square(centred), axes, keepdims=several)
         if update:
-            first = (0, 0, 0, 0) if several else ()
-            self._update(mean[first], variance[first], _positions(x))
+            first = [values[0, 0, 0, 0] if several else values for values in (mean, variance)]
+            self._update(*first, _positions(x))
         return self._normalised(centred, variance)
 
     def _over_replicas(self, x: Any, group: SumOverReplicas) -> Any:
