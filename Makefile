@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock lost-links help setup format check test snapshots test-all gate bench compare report docs example sbom clean
+.PHONY: another-lock lost-links help setup format check test snapshots test-all gate bench compare report docs example measurements sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ docs: setup .venv-docs/.installed ## The pages as a site, in site/. Every link i
 
 example: setup .venv-docs/.installed ## Train the example of docs again (five repeats, idle cores), and renew the page, the picture and the notebook that show it
 	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" $(BIN)/python docs/renew.py
+
+measurements: setup ## The tables of docs/measurements.md again, from stored results
+	$(BIN)/python docs/renew.py measure
 
 sbom: setup .venv-sbom/.installed ## The software bill of materials of all locks, with licences: locks/sbom.cdx.json
 	$(PYTEST) --quiet tests/conventions/test_licences.py

@@ -13,8 +13,8 @@ APP = _HERE / "_app" if (_HERE / "_app").is_dir() else _HERE.parent
 
 
 def add_suite_to_path() -> None:
-    """Put the suite first on the path, unless it is there."""
-    if str(APP) not in sys.path:
+    """Put the suite first on the path, unless it is first."""
+    if sys.path[:1] != [str(APP)]:
         sys.path.insert(0, str(APP))
 
 
@@ -23,7 +23,7 @@ def main() -> None:
 
     The caller's folder may hold models of their own. It comes last, so that no file in it is taken for a library.
     """
-    sys.path.insert(0, str(APP))
+    add_suite_to_path()
     with suppress(FileNotFoundError):  # the command line says that it was removed
         sys.path.append(str(Path.cwd()))
     from compare.__main__ import main as run_command_line

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -244,12 +244,13 @@ class BaselineVerdict(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A benchmark of this session, its notes, and the logarithms of its stored figures."""
+    """A benchmark of this session, its notes, the logarithms of its stored figures, and how many others are no measure."""
 
     name: str
     notes: dict[str, Any]
     seconds: float
     stored: list[float]
+    num_disturbed: int
 
     @property
     def taken(self) -> float:
@@ -280,8 +281,10 @@ def judge(config: pytest.Config) -> list[BaselineVerdict]:
     for entry in benchmarks:
         notes = entry.extra_info.get(KEY, {})
         metric = notes.get("metric", "median")
-        stored = [math.log(figure) for file in files for figure in _figures(file, entry.fullname, metric)]
-        candidates.append(_Candidate(entry.name, notes, float(getattr(entry.stats, metric)), stored))
+        figures = [figure for file in files for figure in _figures(file, entry.fullname, metric)]
+        stored = [math.log(figure) for figure in figures if figure is not None]
+        seconds = float(getattr(entry.stats, metric))
+        candidates.append(_Candidate(entry.name, notes, seconds, stored, len(figures) - len(stored)))
     estimates = [_estimate(candidate) for candidate in candidates]
     tested = sorted((p, place) for place, (*_, p) in enumerate(estimates) if not math.isnan(p))
     adjusted, largest = dict[int, float](), 0.0
@@ -359,13 +362,14 @@ def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[
     return newest, by_commit[newest]
 
 
-def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float]:
-    """Yield the figure of a benchmark in a stored file, unless other work disturbed it."""
+def _figures(file: dict[str, Any], fullname: str, metric: str) -> Iterator[float | None]:
+    """Yield the figure of a benchmark in a stored file. None: other work disturbed it. A figure of 0 has no ratio."""
     for entry in file["benchmarks"]:
+        if entry["fullname"] != fullname or not entry["stats"][metric] > 0:
+            continue
         notes = (entry.get("extra_info") or {}).get(KEY) or {}
         taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
-        if entry["fullname"] == fullname and taken <= DISTURBED_FROM and entry["stats"][metric] > 0:
-            yield float(entry["stats"][metric])
+        yield float(entry["stats"][metric]) if taken <= DISTURBED_FROM else None
 
 
 def _estimate(candidate: _Candidate) -> tuple[float, float, float, float]:
@@ -426,14 +430,20 @@ def _verdict(
     is_marked = bool(candidate.notes.get("marked"))
     beside = f"times {commit[:8]}"
     if math.isnan(ratio):
-        return BaselineVerdict(f"{candidate.name}: cannot tell, {commit[:8]} has no such benchmark", fails=False)
+        why = f"{commit[:8]} has no such benchmark"
+        if candidate.num_disturbed:
+            why = f"other work disturbed all {candidate.num_disturbed} times of {commit[:8]}"
+        elif candidate.stored:
+            why = "its time is 0"
+        return BaselineVerdict(f"{candidate.name}: cannot tell, {why}", fails=False)
     if candidate.taken > DISTURBED_FROM:
         return BaselineVerdict(
             f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: other work took {candidate.taken:.2f} cores", fails=False
         )
     if p is None:
         files = f"{len(candidate.stored)} of {_LEAST_FILES} stored files"
-        return BaselineVerdict(f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: {files}", fails=False)
+        others = f", other work disturbed {candidate.num_disturbed} more" if candidate.num_disturbed else ""
+        return BaselineVerdict(f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: {files}{others}", fails=False)
     is_sure = p < 0.05
     word = "ok" if high <= 1.0 + limit else "cannot tell"
     if is_sure and ratio > 1.0 + limit:
@@ -484,12 +494,15 @@ class Paired:
     def assert_not_slower(self, limit: float | str = "5%") -> None:
         """Assert that the whole interval ends below the limit. With --benchmark-disable nothing is measured or asserted.
 
+        In a run of `regress` or `bisect` nothing is asserted either: these judge revisions, and a failed test would end them.
+
         Raises:
             AssertionError: it is slower, or the times do not tell.
         """
+        __tracebackhide__ = True  # a user wants to see their own line
         most = 1.0 + fraction(limit)
         low, high = self.interval
-        if not self.new_seconds or high <= most:
+        if not self.new_seconds or high <= most or RUN_VARIABLE in os.environ:
             return
         what = "slower" if low > 1.0 and self.ratio > most else "cannot tell: more turns or processes would"
         raise AssertionError(f"{self!r}, limit {100 * (most - 1.0):g} %: {what}")
@@ -499,8 +512,9 @@ class Paired:
 def paired(request: pytest.FixtureRequest, benchmark: Any) -> Callable[..., Paired]:
     """Let two callables take turns, here or in fresh processes: `paired(old, new, processes=5).assert_not_slower("5%")`.
 
-    Devices of PyTorch, TensorFlow and JAX are synchronised where they are imported. The times of `new` are the record that
-    pytest-benchmark shows and saves. A test uses it once.
+    Devices of PyTorch, TensorFlow and JAX are synchronised where they are imported. JAX can only be waited for by a
+    callable's result, so the callable must return it. The times of `new` are the record that pytest-benchmark shows and
+    saves. A test uses it once.
 
     Args of the callable:
         old, new: called without arguments.
@@ -548,29 +562,41 @@ def take_turns(
     return olds, news, first
 
 
-def timed(function: Callable[[], Any], calls: int) -> float:
-    """Return the seconds of a call, as a mean, with the work that it left to a device."""
-    synchronise(None)
-    result = None
+def timed(function: Callable[[], Any], calls: int, modules: Mapping[str, Any] = sys.modules) -> float:
+    """Return the seconds of a call, as a mean, with the work that it left to a device.
+
+    Args:
+        modules: imported modules by name.
+    """
+    jax = modules.get("jax")
+    synchronise(modules)
     begin = time.perf_counter()
     for _ in range(calls):
         result = function()
-    synchronise(result)
+        if jax is not None:  # it has no other way to wait, and all results of many calls may not fit in memory
+            jax.block_until_ready(result)
+    synchronise(modules)
     return max(time.perf_counter() - begin, 1e-9) / calls
 
 
-def synchronise(result: Any) -> None:
-    """Wait for the devices of the frameworks that are imported."""
-    modules: dict[str, Any] = dict(sys.modules)
+def synchronise(modules: Mapping[str, Any]) -> None:
+    """Wait for the devices of PyTorch and TensorFlow, if they are imported."""
     if (torch := modules.get("torch")) is not None:
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        if torch.backends.mps.is_available():
+        if torch.cuda.is_initialized():
+            current = torch.cuda.current_device()
+            for device in range(torch.cuda.device_count()):
+                # To ask an unused device would start it, and take its memory.
+                if device == current or torch.cuda.memory_reserved(device):
+                    torch.cuda.synchronize(device)
+        # Any other kind of device, since PyTorch 2.6; Apple's GPUs before that.
+        accelerator = getattr(torch, "accelerator", None)
+        if accelerator is not None:
+            if accelerator.is_available() and accelerator.current_accelerator().type != "cuda":
+                accelerator.synchronize()
+        elif torch.backends.mps.is_available():
             torch.mps.synchronize()
     if (tensorflow := modules.get("tensorflow")) is not None:
         tensorflow.test.experimental.sync_devices()
-    if (jax := modules.get("jax")) is not None:
-        jax.block_until_ready(result)
 
 
 def _in_fresh_process(request: pytest.FixtureRequest) -> tuple[list[float], list[float], tuple[float, float]]:

@@ -38,7 +38,7 @@ def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | 
     return channel(group).begin(kind, _DTYPES.get(tensor.dtype, ""), tuple(shape or tensor.shape), tensor.nbytes)
 
 
-class Pending:
+class _Pending:
     """An exchange that other work does not wait for."""
 
     def __init__(self, work: Any, number: int) -> None:
@@ -58,16 +58,16 @@ def all_reduce(tensor: torch.Tensor, group: Any) -> None:
     flight.end(number)
 
 
-def start_all_reduce(tensor: torch.Tensor) -> Pending:
+def start_all_reduce(tensor: torch.Tensor) -> _Pending:
     """Begin to sum a tensor over processes, in place."""
     number = begin(None, "all_reduce", tensor)
-    return Pending(distributed.all_reduce(tensor, async_op=True), number)
+    return _Pending(distributed.all_reduce(tensor, async_op=True), number)
 
 
-def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor) -> Pending:
+def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor) -> _Pending:
     """Begin to gather the tensors of all processes."""
     number = begin(None, "all_gather", tensor)
-    return Pending(distributed.all_gather(gathered, tensor, async_op=True), number)
+    return _Pending(distributed.all_gather(gathered, tensor, async_op=True), number)
 
 
 def gather_objects(value: Any, group: Any) -> list[Any]:
@@ -108,16 +108,16 @@ def swap(number: int, messages: list[distributed.P2POp]) -> None:
     flight.end(number)
 
 
-def send(tensor: torch.Tensor, group: Any, destination: int) -> Pending:
+def send(tensor: torch.Tensor, group: Any, destination: int) -> _Pending:
     """Begin to send a tensor to a process, named by its rank in the group."""
     number = begin_message(tensor, _global(group, destination), sends=True)
-    return Pending(distributed.isend(tensor, group=group, group_dst=destination), number)
+    return _Pending(distributed.isend(tensor, group=group, group_dst=destination), number)
 
 
-def receive(tensor: torch.Tensor, group: Any, source: int) -> Pending:
+def receive(tensor: torch.Tensor, group: Any, source: int) -> _Pending:
     """Begin to receive a tensor from a process, named by its rank in the group."""
     number = begin_message(tensor, _global(group, source), sends=False)
-    return Pending(distributed.irecv(tensor, group=group, group_src=source), number)
+    return _Pending(distributed.irecv(tensor, group=group, group_src=source), number)
 
 
 def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:

@@ -124,7 +124,7 @@ class Compressor:
     def flatten(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return all values of a parameter or of its gradient [count], in the order of messages."""
         if self._is_canonical:
-            return weights.flatten(name, tensor, self._orders.get(name))
+            return self._in_canonical_order(name, weights.flatten(name, tensor))
         is_channels_last = not self._variable(name).is_contiguous()
         return (tensor.permute(0, 2, 3, 1) if is_channels_last else tensor).reshape(-1)
 
@@ -132,7 +132,11 @@ class Compressor:
         """Reshape values from `flatten` to the shape of the model's own variable."""
         variable = self._variable(name)
         if self._is_canonical:
-            return weights.restore(name, values, variable, self._orders.get(name))
+            order = self._orders.get(name)
+            if order is not None:
+                canonical = values.view(len(order), -1)
+                values = torch.empty_like(canonical).index_copy_(0, order, canonical).view(-1)
+            return weights.restore(name, values, variable)
         if variable.is_contiguous():
             return values.view(variable.shape)
         outputs, inputs, height, width = variable.shape
@@ -142,7 +146,12 @@ class Compressor:
         """Return values from `flatten` in the canonical layout [count]."""
         if self._is_canonical:
             return values
-        return weights.flatten(name, self.restore(name, values), self._orders.get(name))
+        return self._in_canonical_order(name, weights.flatten(name, self.restore(name, values)))
+
+    def _in_canonical_order(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Turn the inputs of a parameter that follows an image which a user's model flattens channels first."""
+        order = self._orders.get(name)
+        return values if order is None else values.view(len(order), -1)[order].view(-1)
 
     def _variable(self, name: str) -> torch.Tensor:
         return self._variables[self._positions[name]]

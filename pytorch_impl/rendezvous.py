@@ -28,7 +28,7 @@ def adopt() -> None:
 
 def join(spec: Spec) -> None:
     """Connect to the other ranks, if there are any. Call before making a tensor."""
-    if "RANK" not in os.environ:
+    if not placement.is_rank():
         return
     import torch  # here: the launcher of ranks never imports a framework
     from torch import distributed
@@ -40,7 +40,7 @@ def join(spec: Spec) -> None:
         return
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.local_interface())
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, ranks = placement.rank(), placement.num_ranks()
     number = flight.group_channel(tuple(range(ranks))).begin("rendezvous")
     # torchrun may keep the store itself. Otherwise rank 0 keeps it, on the rendezvous address only; torch's default is all
     # addresses.

@@ -71,18 +71,15 @@ def orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tens
     return orders_by_name
 
 
-def flatten(name: str, tensor: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
-    """Return all values of a parameter's gradient, in the canonical layout. `order` is the parameter's entry of `orders`."""
+def flatten(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return all values of a parameter's gradient, in the canonical layout."""
     if name.endswith(".kernel"):
         tensor = tensor.t() if tensor.ndim == 2 else tensor.permute(2, 3, 1, 0)
-    return (tensor if order is None else tensor[order]).reshape(-1)
+    return tensor.reshape(-1)
 
 
-def restore(name: str, values: torch.Tensor, variable: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+def restore(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
     """Reshape values from `flatten` into the gradient of a model's own variable."""
-    if order is not None:
-        canonical = values.view(len(order), -1)
-        values = torch.empty_like(canonical).index_copy_(0, order, canonical).view(-1)
     if not name.endswith(".kernel"):
         return values.view(variable.shape)
     if variable.ndim == 2:

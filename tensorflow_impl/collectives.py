@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, cast
 
 import tensorflow as tf
 
-from common.machine import flight
+from common.machine import flight, placement
 
 
 @cache
@@ -21,7 +20,7 @@ def channel(group: Any) -> flight.Channel:
         group: the group of these processes. None: all.
     """
     # Twin: a strategy of TensorFlow's holds all ranks. A process group may hold some.
-    return flight.group_channel(tuple(range(int(os.environ["WORLD_SIZE"]))))
+    return flight.group_channel(tuple(range(placement.num_ranks())))
 
 
 def begin(group: Any, kind: str, tensor: tf.Tensor, shape: tuple[int, ...] | None = None) -> int:

@@ -92,7 +92,7 @@ class Compressor:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = tf.concat([weights.flatten(name, gradients[self._positions[name]]) for name in names], 0)
+            values = tf.concat([self.flatten(name, gradients[self._positions[name]]) for name in names], 0)
             if self._residuals is not None:
                 values = values + self._residuals[number]
             message = encode(values, self._settings)
@@ -115,9 +115,21 @@ class Compressor:
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
             summed = tf.split(self._sum(parts, count), [self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
-                position = self._positions[self._names[index]]
-                gradients[position] = weights.restore(self._names[index], values, self._variables[position])
+                gradients[self._positions[self._names[index]]] = self.restore(self._names[index], values)
         return gradients
+
+    def flatten(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
+        """Return all values of a parameter or of its gradient [count], in the order of messages."""
+        return weights.flatten(name, tensor)
+
+    def restore(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Reshape values from `flatten` to the shape of the model's own variable."""
+        return weights.restore(name, values, self._variables[self._positions[name]])
+
+    def to_canonical(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Return values from `flatten` in the canonical layout [count]."""
+        # Twin: messages have Keras' layout, which is the canonical one. Uncompressed, torch's have another.
+        return values
 
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""

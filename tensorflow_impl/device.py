@@ -129,7 +129,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
     if local_replicas > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * local_replicas)
-    if "RANK" in os.environ and (physical_gpus := tf.config.list_physical_devices("GPU")):
+    if placement.is_rank() and (physical_gpus := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy makes a replica on every GPU that it sees.
         tf.config.set_visible_devices(physical_gpus[placement.gpu_index()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):

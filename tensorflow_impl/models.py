@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import keras
@@ -134,7 +135,7 @@ class _Builder:
         for layer in layers:
             if isinstance(layer, architectures.Residual):
                 x = keras.layers.Add(name=layer.name)([self.through(layer.body, x), self.through(layer.shortcut, x)])
-                x = keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
+                x = _ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
                 x = keras.layers.Concatenate(name=layer.name)([self.through(branch, x) for branch in layer.branches])
             elif isinstance(layer, architectures.StageFragment):
@@ -153,7 +154,7 @@ class _Builder:
         match layer.join:
             case architectures.Residual():
                 x = keras.layers.Add(name=layer.name)(outputs)
-                return keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.join.relu else x
+                return _ReLU(name=f"{layer.name}.out")(x) if layer.join.relu else x
             case architectures.Concatenation():
                 return keras.layers.Concatenate(name=layer.name)(outputs)
             case None:
@@ -169,15 +170,15 @@ class _Builder:
                 # Twin: Keras has a layer of its own for depthwise convolutions.
                 if layer.is_depthwise:
                     return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
-                kind = GroupedConv2D if layer.groups > 1 else keras.layers.Conv2D
+                kind = _GroupedConv2D if layer.groups > 1 else keras.layers.Conv2D
                 return kind(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
                 return batch_norm.build(layer, self._group)(x)
             case architectures.ReLU():
-                return keras.layers.ReLU(**options)(x)
+                return _ReLU(**options)(x)
             case architectures.MaxPool():
                 x, padding = self._padded(layer, x, float("-inf"))
-                return keras.layers.MaxPooling2D(layer.kernel_size, layer.stride, padding, **options)(x)
+                return _MaxPool(layer.kernel_size, layer.stride, padding, **options)(x)
             case architectures.AveragePool():
                 if layer.padding in (architectures.no_padding, self._same(layer, x)):
                     x, padding = self._padded(layer, x)
@@ -205,7 +206,30 @@ class _Builder:
         return architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride)
 
 
-class GroupedConv2D(keras.layers.Conv2D):
+class _Watched(keras.layers.Layer):
+    """A layer that shows each of its calls to a watcher, if it has one."""
+
+    # Twin: Keras calls no hooks. torch's functions can be watched from outside.
+    watcher: Callable[[tf.Tensor, tf.Tensor], None] | None = None
+    """Takes the input and the output of each call. See `decisions.DecisionRecorder`."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the layer's output, as if nobody watched."""
+        outputs = super().call(inputs)
+        if self.watcher is not None:
+            self.watcher(inputs, outputs)
+        return outputs
+
+
+class _ReLU(_Watched, keras.layers.ReLU):
+    pass
+
+
+class _MaxPool(_Watched, keras.layers.MaxPooling2D):
+    pass
+
+
+class _GroupedConv2D(keras.layers.Conv2D):
     """A convolution for each group of channels. Their outputs are concatenated."""
 
     # Twin: Keras compiles its own grouped convolution with XLA. On a CPU that takes 2.5 times as long in four groups, and 18

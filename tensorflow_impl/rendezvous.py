@@ -47,13 +47,13 @@ def adopt() -> None:
 
 def join(spec: Spec) -> None:
     """Connect to the other ranks, if there are any. Call before making a tensor."""
-    if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.traits.has_server:
+    if not placement.is_rank() or "TF_CONFIG" in os.environ or spec.traits.has_server:
         return
-    number = flight.group_channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
+    number = flight.group_channel(tuple(range(placement.num_ranks()))).begin("rendezvous")
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
     address = placement.local_address()
     (port,) = supervisor.free_ports(1, address)
     workers = rendezvous.all_gather(rendezvous.join_address(address, port))
     flight.end(number)
-    task = {"type": "worker", "index": int(os.environ["RANK"])}
+    task = {"type": "worker", "index": placement.rank()}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from common.artifacts.records import RecordError
 from common.artifacts.schema import EpochRecord, Phases
 from common.errors import UserError
 from common.frozen import Exact, Frozen
+from common.machine import placement
 from common.machine.interference import Usage
 from common.models.weights import Weights
 from common.spec import Spec
@@ -114,7 +114,7 @@ def broadcast_from_rank0(trainer: SupportsAllReduce, local_checkpoint: Checkpoin
     Args:
         local_checkpoint: rank 0's checkpoint, or None; in other ranks None.
     """
-    if "RANK" not in os.environ:
+    if not placement.is_rank():
         return local_checkpoint
     header = b"" if local_checkpoint is None else json.dumps(_header(local_checkpoint)).encode()
     length = int(trainer.all_reduce_world(np.array([len(header)]))[0])

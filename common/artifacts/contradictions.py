@@ -28,7 +28,7 @@ def find_contradictions(
 ) -> list[str]:
     """Return each contradiction as a clause with both figures. Empty: a run can have recorded these values.
 
-    The rules are those by which `common.training.loop` records. A run that did not end well has recorded a part.
+    They are the rules of the records that `common.training.loop` makes. A run that did not end well has recorded a part.
 
     Args:
         events: of the run, from `event_log.read_events`. None: there is no such file.

@@ -62,6 +62,8 @@ class Slice(Exact):
     """CPU time of other work on the run's CPUs in these seconds."""
     stolen_cpu_seconds: Seconds
     """CPU time that the hypervisor gave to other machines instead."""
+    began_at: Seconds | None = None
+    """Time when the turn began, in seconds since 1970. None: an earlier version recorded none."""
 
 
 class EpochRecord(Exact):
@@ -333,7 +335,7 @@ class RunResult(Exact):
     pixel_mean: tuple[float, float, float] | None = None
     """Value that was subtracted from each channel, for pixels in 0..1."""
     pixel_std: tuple[float, float, float] | None = None
-    """Value by which each channel was then divided."""
+    """Divisor of each channel after that."""
     bytes_per_step: float | None = None
     """Bytes that all replicas together send in a step of a whole batch to exchange gradients, weights or activations."""
     bytes_per_step_by_kind: dict[str, float] = {}
@@ -363,6 +365,8 @@ class RunResult(Exact):
     started_at: Moment | None = None
     """Start of the last attempt, UTC, ISO 8601."""
     noise: Noise | None = None
+    round_id: str | None = None
+    """Unique name of the round of runs that it took turns with. None: it took none, or it is not recorded."""
     resumes: Count = 0
     """Number of times that the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None

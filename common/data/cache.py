@@ -171,12 +171,11 @@ def read_facts(entry_path: Path) -> Mapping[str, Any]:
         return {}
 
 
-def remove(entry_path: Path, data: Path | None = None) -> bool:
+def remove(entry_path: Path) -> bool:
     """Remove an entry that no process reads or writes, and the remains of an earlier attempt to build it.
 
     Args:
         entry_path: folder of the entry.
-        data: the file or folder that readers lock. None: the entry's large file.
 
     Returns:
         Whether it was removed. False if it is in use.
@@ -187,7 +186,7 @@ def remove(entry_path: Path, data: Path | None = None) -> bool:
     try:
         with lock(entry_path).acquire(timeout=0):
             try:
-                descriptor = os.open(data or entry_path / "data", os.O_RDONLY)
+                descriptor = os.open(entry_path / "data", os.O_RDONLY)
             except FileNotFoundError:
                 descriptor = None
             try:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.data import cache
-from common.data.sources import cifar10, fashion_mnist, public_sets, synthetic_leaves
+from common.data.sources import cifar10, fashion_mnist, public_sets
 
 _ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits", public_sets.KIND: "public data sets"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
 _DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, *cifar10.FOLDERS, fashion_mnist.FOLDER)
+_OLD_LEAVES = "leaves"
+"""Folder of drawn leaves as files, which earlier versions kept."""
 _HOUR, _DAY = 3_600.0, 86_400.0
 
 
@@ -36,7 +38,7 @@ class CacheItem:
 
 def list_items(root: Path) -> list[CacheItem]:
     """Return the items of a cache folder, the largest first. Files of other programs are left out."""
-    return sorted((*_entries(root), *_leaves(root), *_small(root), *_downloads(root), *_left_over(root)), key=_by_size)
+    return sorted((*_entries(root), *_small(root), *_downloads(root), *_left_over(root)), key=_by_size)
 
 
 def prune_items(root: Path, days: float) -> list[CacheItem]:
@@ -49,7 +51,7 @@ def prune_items(root: Path, days: float) -> list[CacheItem]:
     """
     latest = time.time() - days * _DAY
     items: list[CacheItem] = [*_downloads(root)]
-    for item in (*_left_over(root), *_entries(root), *_leaves(root)):
+    for item in (*_left_over(root), *_entries(root)):
         is_due = item.kind == "left over" or item.last_used <= latest
         items.append(replace(item, status=_remove(Path(item.path))) if is_due else item)
     for item in _small(root):
@@ -93,13 +95,7 @@ def _detail(facts: Mapping[str, Any]) -> str:
         return ", ".join(f"{count:,} {split}" for split, count in facts["sizes"].items())
     if "image_size" in facts:
         return f"{facts['stored']:,} of {facts['images']:,}, {facts['image_size']} px"
-    return {"files": "image files", "arrays": "arrays"}.get(facts.get("form", ""), "")
-
-
-def _leaves(root: Path) -> Iterator[CacheItem]:
-    for place in _folders(root / synthetic_leaves.NAME):
-        if not place.name.startswith(".") and place.suffix != ".partial":
-            yield _item("made-up leaves", synthetic_leaves.NAME, place.name, place, place.stat().st_mtime)
+    return f"{facts['files']:,} files" if "files" in facts else ""
 
 
 def _small(root: Path) -> Iterator[CacheItem]:
@@ -116,20 +112,18 @@ def _downloads(root: Path) -> Iterator[CacheItem]:
 
 
 def _left_over(root: Path) -> Iterator[CacheItem]:
-    """Yield the remains of killed processes, and what live ones are writing. The latter are locked."""
-    for folder in (*_ENTRIES, synthetic_leaves.NAME):
+    """Yield the remains of killed processes and of earlier versions, and what live processes are writing. It is locked."""
+    for folder in (*_ENTRIES, _OLD_LEAVES):
         for place in _folders(root / folder):
-            if place.suffix == ".partial" or place.name.startswith("."):
-                yield _item("left over", "", "of a killed process", place, place.stat().st_mtime)
+            if place.suffix == ".partial" or folder == _OLD_LEAVES:
+                yield _item("left over", "", "of a killed process or version", place, place.stat().st_mtime)
 
 
 def _remove(path: Path) -> Literal["in use", "removed"]:
-    if path.name.startswith("."):  # leaves are made in `.<name>.<random>`
-        done = cache.remove_unfinished(path, path.with_name(path.name.split(".")[1]))
-    elif path.suffix == ".partial":
+    if path.suffix == ".partial":
         done = cache.remove_unfinished(path, path.with_suffix(""))
     else:
-        done = cache.remove(path, path if path.parent.name == synthetic_leaves.NAME else path / "data")
+        done = cache.remove(path)
     return "removed" if done else "in use"
 
 

@@ -215,13 +215,11 @@ def _worker_placement(client: Any, persisted: Any) -> tuple[list[int], list[int]
 
 
 def _chunk_source(split: DatasetSplit, ids: npt.NDArray[np.int64]) -> Any:
-    """Return the source of a chunk for a worker: a reference to its file if there is one, else its bytes."""
+    """Return the images of a chunk for a worker: a reference to rows of a file if they are in one, else their bytes."""
     if split.encoded is not None:
         return split.encoded.take(ids)
     if isinstance(split.images, Rows):
         return split.images.take(ids)
-    if ids[-1] - ids[0] + 1 == len(ids):  # they are ascending
-        return mapped.to_reference(split.images[ids[0] : ids[-1] + 1])
     images: Any = split.images
     return images[ids] if mapped.reference(images) is None else MappedRows(images, ids)
 
@@ -229,4 +227,4 @@ def _chunk_source(split: DatasetSplit, ids: npt.NDArray[np.int64]) -> Any:
 def _chunk(part: Any, image_size: int) -> Images:
     if isinstance(part, Encoded):
         return np.stack([decode(part.content(index), image_size) for index in range(len(part))])
-    return np.array(mapped.from_reference(part))  # a view of a mapped file would hold nothing, and be read for every batch
+    return np.asarray(part)

@@ -44,21 +44,8 @@ def list_faults(faults: Sequence[str], total: int) -> str:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageArrays:
-    """The content of a source of arrays."""
-
-    images: NDArray[np.uint8]
-    """Pixels [N, H, W, 3], at the source's own size."""
-    labels: NDArray[np.int64]
-    """Class ids, [N]."""
-    class_names: tuple[str, ...]
-    split_sizes: Mapping[str, int]
-    """Numbers of examples as in LabeledExamples."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class LabeledExamples:
-    """The examples of a source, as far as splits depend on them. Sources of arrays and of files have the same fields."""
+    """The examples of a source, as far as splits depend on them."""
 
     labels: NDArray[np.int64]
     """Class ids, [N]."""
@@ -68,8 +55,8 @@ class LabeledExamples:
     `{"all": N}` if it is not divided."""
     pixel_sha256: NDArray[np.uint8]
     """SHA-256 of each image, [N, 32], see `decode.sha256`."""
-    names: Sequence[str] | None = None
-    """Name of each example, [N], for refusals. None if examples have no names."""
+    names: Sequence[str]
+    """Name of each example, [N], for refusals."""
 
 
 class Images(Protocol):
@@ -96,6 +83,14 @@ class DatasetSplit:
     """Class ids, [N]."""
     encoded: Encoded | None = None
     """The image files of the same examples, if they are to be decoded in each epoch."""
+    rows: NDArray[np.int64] | None = None
+    """Rows of the source's manifest, [N], ascending. Only `load_files` gives them: a run does without their memory."""
+
+    @property
+    def files(self) -> Encoded:
+        """Return `encoded` of a split that `load_files` has loaded."""
+        assert self.encoded is not None
+        return self.encoded
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -132,26 +127,3 @@ class Dataset(_DatasetInfo):
     train: DatasetSplit
     validation: DatasetSplit
     test: DatasetSplit
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FileSplit:
-    """Examples of one split as image files, in the order of the Split of the same data."""
-
-    encoded: Encoded
-    labels: NDArray[np.int64]
-    """Class ids, [N]."""
-    rows: NDArray[np.int64]
-    """Rows of the source's manifest, [N]."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FileDataset(_DatasetInfo):
-    """A data set as image files, with the examples and the order of the Dataset of the same data."""
-
-    train: FileSplit
-    validation: FileSplit
-    test: FileSplit

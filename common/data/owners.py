@@ -1,7 +1,7 @@
 """The processes of a run that hold the training images together. Each holds some, and sends them to the others on request.
 
 A request is positions in the owner's images. The answer is their pixels, or the text of an error. Nothing is unpickled, and
-each connection begins with `challenge`.
+each connection is a `Connection`, which refuses strangers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import selectors
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.machine import challenge, placement
+from common.machine.connection import Connection
 
 Images = npt.NDArray[np.uint8]
 Gather = Callable[[npt.NDArray[np.int64]], Callable[[], Images]]
@@ -141,7 +141,7 @@ class Owners:
             _join(self._accept_thread)  # first: it may have just accepted one more
         for connection in (
             *(handler_connection for handler_connection, _ in self._handlers),
-            *(line.connection for line in self._connections.values()),
+            *(peer.socket for peer in self._connections.values()),
         ):
             _close_socket(connection)
         for _, thread in self._handlers:
@@ -171,17 +171,16 @@ class Owners:
         for connection, _ in self._handlers:
             _close_socket(connection)  # `close` has missed the last one if this thread called it
 
-    def _answer(self, connection: socket.socket, handler: _RequestHandler) -> None:
-        with suppress(OSError), connection:  # the other has gone, or is a stranger
+    def _answer(self, accepted: socket.socket, handler: _RequestHandler) -> None:
+        with suppress(OSError):  # the other has gone, or is a stranger
             try:
-                deadline = time.monotonic() + self._handshake_seconds
-                challenge.authenticate(connection, self._secret, server_side=True, deadline=deadline)
+                connection = Connection(accepted, self._secret, server_side=True, seconds=self._handshake_seconds)
             finally:
                 self._unauthenticated.release()
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while handler.answer(connection):
-                pass
+            with connection:
+                connection.wait_without_limit()
+                while handler.answer(connection):
+                    pass
 
 
 @dataclass(frozen=True)
@@ -192,13 +191,13 @@ class _RequestHandler:
     num_images: int
     max_images: int
 
-    def answer(self, connection: socket.socket) -> bool:
+    def answer(self, connection: Connection) -> bool:
         """Answer the next request. Returns whether another may follow."""
-        (count,) = _COUNT.unpack(_receive_into(connection, bytearray(_COUNT.size)))
+        (count,) = _COUNT.unpack(connection.receive(_COUNT.size))
         if not 1 <= count <= self.max_images:
             _send_error(connection, f"a request asks for 1 to {self.max_images} images. Received: {count}.")
             return False  # what follows cannot be read
-        positions = _receive_into(connection, np.empty(count, "<i8"))
+        positions = connection.receive_into(np.empty(count, "<i8"))
         if positions.min() < 0 or positions.max() >= self.num_images:
             _send_error(connection, f"positions are below {self.num_images}. Received: {positions.min()} to {positions.max()}.")
             return True
@@ -207,8 +206,8 @@ class _RequestHandler:
         except Exception as error:  # of a file, a decoder or Dask: it is told to the process that asked
             _send_error(connection, f"{type(error).__name__}: {error}")
             return True
-        connection.sendall(_COUNT.pack(count))
-        connection.sendall(images.data)
+        connection.send(_COUNT.pack(count))
+        connection.send(images.data)
         return True
 
 
@@ -229,13 +228,8 @@ class _PeerConnection:
     """A connection to another owner. Answers come in the order of the requests."""
 
     def __init__(self, address: tuple[str, int], secret: str) -> None:
-        self.connection = socket.create_connection(address)
-        try:
-            challenge.authenticate(self.connection, secret, server_side=False)
-        except BaseException:
-            self.connection.close()
-            raise
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = Connection(socket.create_connection(address), secret, server_side=False)
+        self.socket = self._connection.socket
         self._pending: deque[_PendingRequest] = deque()
 
     def ask(self, positions: npt.NDArray[np.int64], image_shape: tuple[int, int, int]) -> Callable[[], Images]:
@@ -257,33 +251,33 @@ class _PeerConnection:
         remaining = memoryview(request)
         while remaining:
             try:
-                remaining = remaining[self.connection.send(remaining, socket.MSG_DONTWAIT) :]
+                remaining = remaining[self.socket.send(remaining, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
                 with selectors.DefaultSelector() as selector:
-                    selector.register(self.connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                    selector.register(self.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
                     ready = selector.select()[0][1]
                 if ready & selectors.EVENT_READ:
                     self._receive()
 
     def _receive(self) -> None:
         """Read the answer to the oldest pending request."""
-        (count,) = _COUNT.unpack(_receive_into(self.connection, bytearray(_COUNT.size)))
+        (count,) = _COUNT.unpack(self._connection.receive(_COUNT.size))
         if not self._pending:
             raise ConnectionResetError("it has answered without a question")
         request = self._pending.popleft()
         if count == len(request.images):
-            _receive_into(self.connection, request.images)
+            self._connection.receive_into(request.images)
             return
-        (length,) = _COUNT.unpack(_receive_into(self.connection, bytearray(_COUNT.size)))
+        (length,) = _COUNT.unpack(self._connection.receive(_COUNT.size))
         if count != _FAILED or not 0 <= length <= _MAX_ERROR_BYTES:
             raise ConnectionResetError("its answer is not to the question")
-        request.error = bytes(_receive_into(self.connection, bytearray(length))).decode(errors="replace")
+        request.error = self._connection.receive(length).decode(errors="replace")
 
 
-def _send_error(connection: socket.socket, error: str) -> None:
+def _send_error(connection: Connection, error: str) -> None:
     """Answer with the text of an error."""
     text = error.encode()[:_MAX_ERROR_BYTES]
-    connection.sendall(_COUNT.pack(_FAILED) + _COUNT.pack(len(text)) + text)
+    connection.send(_COUNT.pack(_FAILED) + _COUNT.pack(len(text)) + text)
 
 
 def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
@@ -309,7 +303,7 @@ def connect_owners(all_reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.
     Args:
         all_reduce: sums an array over the processes of the run.
     """
-    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    rank, ranks = placement.rank(), placement.num_ranks()
     if ranks == 1:
         return Owners()
     listener = placement.bind(placement.local_address(), 0)
@@ -319,18 +313,3 @@ def connect_owners(all_reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.
     encoded[rank, : len(address_bytes)] = list(address_bytes)
     decoded = [bytes(row[row > 0].tolist()).decode().split() for row in all_reduce(encoded)]
     return Owners(rank, [(address, int(port)) for address, port, _ in decoded], listener, decoded[0][2])
-
-
-def _receive_into(connection: socket.socket, buffer: Any) -> Any:
-    """Fill a buffer from a socket.
-
-    Raises:
-        ConnectionResetError: the other process has gone.
-    """
-    remaining = memoryview(buffer).cast("B")
-    while remaining:
-        count = connection.recv_into(remaining)
-        if not count:
-            raise ConnectionResetError("it has closed the connection")
-        remaining = remaining[count:]
-    return buffer

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-import time
 
 BYTES = 32
 """Length of a nonce and of an answer."""
@@ -55,47 +54,3 @@ class Challenge:
 
     def _digest(self, server_side: bool, nonce: bytes, peer_nonce: bytes) -> bytes:
         return hmac.digest(self._secret.encode(), bytes([server_side]) + nonce + peer_nonce + self._address.encode(), "sha256")
-
-
-def authenticate(connection: socket.socket, secret: str, *, server_side: bool, deadline: float | None = None) -> None:
-    """Authenticate both processes to each other on a blocking socket.
-
-    Args:
-        connection: socket to the other process.
-        secret: the run's secret.
-        server_side: whether this side has accepted the connection.
-        deadline: see `apply_deadline`.
-
-    Raises:
-        AuthenticationError: the other process does not know the secret.
-        OSError: it has gone, or the deadline or the socket's timeout is over.
-    """
-    handshake = Challenge(secret, connection, server_side=server_side)
-    apply_deadline(deadline, connection)
-    connection.sendall(handshake.nonce)
-    connection.sendall(handshake.answer(_receive_exactly(connection, deadline)))
-    handshake.verify(_receive_exactly(connection, deadline))
-
-
-def apply_deadline(deadline: float | None, connection: socket.socket) -> None:
-    """Limit the next wait on a socket to a deadline of `time.monotonic`. None: the socket keeps its timeout.
-
-    Raises:
-        TimeoutError: the deadline is over.
-    """
-    if deadline is not None:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0.0:
-            raise TimeoutError("the other process took too long to prove itself")
-        connection.settimeout(remaining)
-
-
-def _receive_exactly(connection: socket.socket, deadline: float | None) -> bytes:
-    received = b""
-    while len(received) < BYTES:
-        apply_deadline(deadline, connection)
-        chunk = connection.recv(BYTES - len(received))
-        if not chunk:
-            raise ConnectionResetError("the other process has gone")
-        received += chunk
-    return received

@@ -53,7 +53,7 @@ class RunSecurity(Security):
 
 
 async def _authenticate(stream: Any, secret: str, *, server_side: bool) -> None:
-    """Do the handshake of `challenge.authenticate` on Tornado's stream."""
+    """Do the handshake of `connection.Connection` on Tornado's stream."""
     if stream.socket is None:
         raise ConnectionResetError("the other process has gone")
     handshake = challenge.Challenge(secret, stream.socket, server_side=server_side)

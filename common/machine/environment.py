@@ -118,6 +118,13 @@ def why_unusable_here(package: str) -> str | None:
         return None
 
 
+def framework_versions(package: str) -> dict[str, str | None]:
+    """Return the versions here of the distributions that a twin of the suite is written for. None: not installed."""
+    installed = distributions()
+    supported: dict[str, Sequence[str]] = getattr(importlib.import_module(package.partition(".")[0]), "SUPPORTED", {})
+    return {name: version(name, installed) for name in supported}
+
+
 def release_numbers(text: str) -> tuple[int, ...]:
     """Return the release numbers of a version: (2, 14, 1) for `2.14.1+cpu`."""
     match = re.match(r"\d+(\.\d+)*", text)

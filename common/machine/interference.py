@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from common.frozen import Frozen
@@ -74,6 +75,13 @@ class Meter:
 
     def usage(self) -> Usage:
         return self._read(self._cpus).minus(self._before)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Leave a block out."""
+        start = self._read(self._cpus)
+        yield
+        self._before = self._before.plus(self._read(self._cpus).minus(start))
 
     def cores_of_others(self) -> float:
         """Return the mean number of cores that other work on the machine used until now. 0 if no time has passed."""

@@ -11,6 +11,8 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,17 +28,49 @@ from common.machine import code_version, environment
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 """The folder of the suite's packages: a checkout, or `convtwins/_app` of an installed package."""
 INSTALLED = PROJECT_ROOT.name == "_app"
-COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
-"""Name of the command line, as a user can paste it."""
+
+
+def pasteable_command(folder: Path, launcher: Path, on_path: str | None) -> str:
+    """Return the command line of the suite, as a user can paste it into a shell that stands in a folder.
+
+    Args:
+        folder: working directory of the shell.
+        launcher: the program that starts the suite.
+        on_path: the program that the shell starts for `convtwins`. None: there is none.
+    """
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(launcher):
+        return "convtwins"
+    is_near = folder in (launcher.parent.parent, launcher.parent.parent.parent)  # as .venv/bin/convtwins
+    return shlex.quote(str(launcher.relative_to(folder) if is_near else launcher))
+
+
+def _pasteable_command() -> str:
+    launcher = Path(sys.executable).with_name("convtwins") if INSTALLED else PROJECT_ROOT / ".venv/bin/convtwins"
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # the shell's folder is gone
+        folder = launcher.parent
+    return pasteable_command(folder, launcher, shutil.which("convtwins") if INSTALLED else None)
+
+
+COMMAND = _pasteable_command()
+"""The command line of the suite, as a user can paste it where this process was started."""
+_SHORT_COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
+
+
+def with_short_command(text: str) -> str:
+    """Return the text of a file with commands that hold in any checkout. Files are published, and paths are private."""
+    return text.replace(COMMAND, _SHORT_COMMAND)
+
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
-IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
+IDENTITY = ("processor", "processor_model", "cores", "logical_cores", "memory_mib", "gpus", "host")
 """Fields of a machine's record that tell one machine from another."""
 _FACT_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("processor", "host", "system", "python", "commit", "allocator"), str),
+    **dict.fromkeys(("processor", "processor_model", "host", "system", "python", "commit", "allocator"), str),
     **dict.fromkeys(("cores", "logical_cores", "physical_cores", "memory_mib"), (int, float)),
     "dirty": bool,
     "cpus": list,
@@ -44,6 +78,9 @@ _FACT_TYPES: dict[str, type | tuple[type, ...]] = {
 _MEMORY_TOLERANCE = 0.02
 """Relative difference in memory within which two machines count as equal. Kernels reserve different parts."""
 _HOST_FILE = Path("/etc/machine-id")
+_CPU_FILE = Path("/proc/cpuinfo")
+_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
+"""Names of vector instructions by their flag in /proc/cpuinfo, the widest first."""
 
 # glibc's mallopt(3) parameters.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -261,6 +298,7 @@ def describe() -> dict[str, Any]:
     code = code_version.describe(PROJECT_ROOT)
     return {
         "processor": _processor(),
+        "processor_model": processor_model(),
         "cores": psutil.cpu_count(logical=False) or 0,
         "logical_cores": psutil.cpu_count() or 0,
         "memory_mib": round(psutil.virtual_memory().total / 2**20),
@@ -299,7 +337,13 @@ def processors(facts: Mapping[str, Any]) -> str:
     """Return the names of the processors, e.g. `AMD EPYC 7B13` or `AMD EPYC 7B13 with 2 x NVIDIA H200`."""
     names = collections.Counter[str](facts.get("gpus") or ())
     counted = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in names.items())
-    return f"{facts.get('processor') or 'unknown processor'}{' with ' if counted else ''}{counted}"
+    return f"{cpu_name(facts) or 'unknown processor'}{' with ' if counted else ''}{counted}"
+
+
+def cpu_name(facts: Mapping[str, Any]) -> str:
+    """Return the name of the CPU and its model, e.g. `AMD EPYC (family 25, model 1, AVX2)`. Empty if it is not known."""
+    name, model = facts.get("processor") or "", facts.get("processor_model") or ""
+    return f"{name} ({model})" if name and model else name
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -344,22 +388,35 @@ def host_digest(file: Path = _HOST_FILE) -> str | None:
     return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None
 
 
-def cpu_flags() -> list[str]:
+def cpu_flags(file: Path = _CPU_FILE) -> list[str]:
     """Return the instruction sets of the processor (`avx512f`, `amx_bf16` ...), that libraries choose their kernels by.
 
     Empty where the system does not say.
     """
-    return sorted((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+    return sorted((_cpuinfo("flags", file) or _cpuinfo("Features", file) or "").split())
 
 
 def _processor() -> str:
     return _cpuinfo("model name") or platform.processor()
 
 
-def _cpuinfo(field: str) -> str | None:
+def processor_model(file: Path = _CPU_FILE) -> str:
+    """Return the CPU's model by the numbers of its maker, and its vector instructions, e.g. `family 25, model 1, AVX2`.
+
+    Virtual machines of several generations share one name, and a generation may be faster in one framework alone. Empty where
+    the system does not say.
+    """
+    numbers = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
+    words = [f"{word} {number}" for field, word in numbers.items() if (number := _cpuinfo(field, file))]
+    flags = set(cpu_flags(file))
+    vectors = next((name for flag, name in _VECTORS.items() if flag in flags), None)
+    return ", ".join([*words, *([vectors] if vectors else [])])
+
+
+def _cpuinfo(field: str, file: Path = _CPU_FILE) -> str | None:
     """Return a field of the first CPU in /proc/cpuinfo."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == field), None)

@@ -19,9 +19,24 @@ RUN_SECRET_VARIABLE = "CONVTWINS_RUN_SECRET"
 """Variable with the secret that only the processes of one run share. An outer launcher sets none."""
 
 
+def is_rank() -> bool:
+    """Return whether this process is one of several of its run, by its environment."""
+    return "RANK" in os.environ
+
+
+def rank() -> int:
+    """Return the number of this process among those of its run, from 0. 0: it may be the only one."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def num_ranks() -> int:
+    """Return the number of processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def is_first_rank() -> bool:
     """Return whether this process writes the run's files: it is the only one, or rank 0 of several."""
-    return os.environ.get("RANK", "0") == "0"
+    return rank() == 0
 
 
 def rank_environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:

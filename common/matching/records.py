@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import safetensors.numpy
 
 from common.frozen import Frozen
 
@@ -45,6 +48,10 @@ class OpenRequest(Frozen):
     """Loss function of outputs and labels, in the framework's own order of arguments."""
     optimizer: str | None = None
     """Function that builds an optimizer as users of the framework do."""
+    data: str | None = None
+    """File of a user's images and labels, see `write_images`. None: random ones."""
+    data_name: str | None = None
+    """Name of the user's data."""
 
     @property
     def batch(self) -> int:
@@ -127,8 +134,27 @@ class MatchModel(Protocol):
         ...
 
 
+def write_images(pixels: Array, labels: Array, path: Path) -> None:
+    """Write a user's images, uint8 [N, H, W, C], and labels, int64 [N]."""
+    safetensors.numpy.save_file({"images": pixels, "labels": labels}, path)
+
+
+@functools.cache
+def read_images(path: str) -> tuple[Array, Array]:
+    """Read what `write_images` has written."""
+    arrays = safetensors.numpy.load_file(path)
+    return arrays["images"], arrays["labels"]
+
+
 def images(request: OpenRequest, step: int = 0) -> tuple[Array, Array]:
-    """Draw (images, labels) of a step: float64 [N, H, W, C] in 0..1, or uint8 if the user prepares them."""
+    """Return (images, labels) of a step: float64 [N, H, W, C] in 0..1, or uint8 if the user prepares them.
+
+    They are drawn, or the next ones of the user's data, which begin again at their end.
+    """
+    if request.data is not None:
+        pixels, labels = read_images(request.data)
+        rows = np.arange(step * request.batch, (step + 1) * request.batch) % len(labels)
+        return pixels[rows] if request.prepare else pixels[rows] / 255.0, labels[rows]
     generator = np.random.default_rng([SEED, step])
     shape = (request.batch, *request.image)
     pixels = generator.integers(0, 256, shape, np.uint8) if request.prepare else generator.random(shape)

@@ -216,9 +216,30 @@ def refuse_absent(name: str, file: Path) -> None:
             case _:
                 pass
     if known.isdisjoint({name.partition(":")[2], *_DYNAMIC_NAMES}):
-        raise _absent_error(
-            name, file, [statement.name for statement in tree.body if isinstance(statement, (ast.ClassDef, ast.FunctionDef))]
-        )
+        raise _absent_error(name, file, _defined(tree))
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    return [statement.name for statement in tree.body if isinstance(statement, (ast.ClassDef, ast.FunctionDef))]
+
+
+def describe_text(file: Path) -> tuple[list[str], set[str]]:
+    """Return (classes and functions that a module defines, top packages that it imports) by its text. Nothing is imported.
+
+    A file that is no text of Python gives none.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return [], set()
+    packages: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            packages.add(node.module.partition(".")[0])
+    return _defined(tree), packages
 
 
 def _absent_error(name: str, file: object, candidates: Sequence[str]) -> SpecError:
@@ -247,7 +268,8 @@ def build(name: str, kind: type, *, classes: int, image_shape: tuple[int, int, i
             model = model(**{key: value for key, value in arguments.items() if key in parameters})
     if not isinstance(model, kind):
         raise SpecError(
-            f"{name} must give a {kind.__module__.partition('.')[0]} {kind.__name__}. Received: {type(model).__name__}."
+            f"{name} must give a {kind.__module__.partition('.')[0]} {kind.__name__}. Received: {type(model).__name__} of "
+            f"{type(model).__module__.partition('.')[0]}. PyTorch's model comes first, then Keras's."
         )
     return model
 

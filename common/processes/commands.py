@@ -313,7 +313,7 @@ def _make_plan(run_spec: Spec, *, reverse_batches: bool) -> tuple[sources.Datase
 def _build_trainer(twin: Twin, dataset: sources.Dataset, plan: BatchPlan, initial: weights.ReadOnlyWeights) -> BaseTrainer:
     """Build the trainer of a plan. Ranks check that their data and code are equal."""
     trainer = twin.build(plan.spec, plan.architecture, plan, dataset, initial)
-    if "RANK" in os.environ:
+    if placement.is_rank():
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
         code = machine.code_digest([*folders, *user_code.folders(plan.spec.model)])

@@ -65,7 +65,7 @@ def main(
     """
     command_line_words = sys.argv[1:] if argv is None else list(argv)
     arguments = command_line.parse(framework, command_line_words)
-    if "RANK" in os.environ:
+    if placement.is_rank():
         sys.excepthook = ranks.print_exception
     try:
         return _dispatch(framework, lambda: _load_without_gc(load_twin), rendezvous, switches, arguments, command_line_words)
@@ -140,7 +140,7 @@ def exit_without_teardown(code: int, *, ranks_too: bool = True) -> NoReturn:
     Args:
         ranks_too: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
     """
-    if "RANK" in os.environ:
+    if placement.is_rank():
         if not ranks_too:
             sys.exit(code)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 
 from common.artifacts import atomic_files
 from common.frozen import Frozen
-from common.machine import heartbeat
+from common.machine import heartbeat, placement
 from common.processes import parameter_server
 from common.spec import Spec
 
@@ -85,7 +84,7 @@ def measure(
         return call
 
     barrier = synchronized(collectives.all_reduce(1))
-    first = os.environ["RANK"] == "0"
+    first = placement.is_first_rank()
     training_pass = synchronized(training_pass)
     alone = _seconds(training_pass, clock=clock) if first else 0.0
     barrier()
@@ -103,7 +102,7 @@ def measure(
 
 def measure_server(run_spec: Spec, rendezvous_id: str) -> ExchangeTimings:
     """Time the parameter server of a run. All its workers call this."""
-    connection = parameter_server.join(run_spec, int(os.environ["RANK"]), rendezvous_id)
+    connection = parameter_server.join(run_spec, placement.rank(), rendezvous_id)
     seconds_by_rank = np.zeros((run_spec.replicas, len(SIZES)))
     for index, size in enumerate(SIZES):
         values = np.zeros(size // ITEM_BYTES, np.float32)
@@ -113,7 +112,7 @@ def measure_server(run_spec: Spec, rendezvous_id: str) -> ExchangeTimings:
             connection.push([values], 0.0)
             connection.pull()
 
-        seconds_by_rank[int(os.environ["RANK"]), index] = _seconds(push_and_pull, connection.barrier, *_num_calls(size))
+        seconds_by_rank[placement.rank(), index] = _seconds(push_and_pull, connection.barrier, *_num_calls(size))
     slowest = connection.sum(seconds_by_rank).max(axis=0)  # a worker beside the server is done before one that is far away
     connection.close()
     timings = [MessageTiming(num_bytes=size, seconds=float(seconds)) for size, seconds in zip(SIZES, slowest, strict=True)]

@@ -47,7 +47,7 @@ def is_rank(run_spec: Spec, environments: list[dict[str, str]]) -> bool:
 def rank_cpus(cpus: list[int], run_spec: Spec) -> list[int]:
     """Return the CPUs of this process: the whole budget, or a rank's share if there is one for each."""
     share = placement.cores_of_replica(run_spec.cores, run_spec.replicas, run_spec.hosts)
-    if "RANK" not in os.environ or share == 0:
+    if not placement.is_rank() or share == 0:
         return cpus
     local_rank = int(os.environ["LOCAL_RANK"])
     return cpus[local_rank * share : (local_rank + 1) * share] or cpus  # another host may have fewer
@@ -59,7 +59,7 @@ def require_equal_digests(trainer: BaseTrainer, digests: dict[str, str]) -> None
     Raises:
         RuntimeError: a rank has another digest than rank 0.
     """
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, ranks = placement.rank(), placement.num_ranks()
     for subject, digest in digests.items():
         sums = np.zeros((ranks, 32), np.int64)
         sums[rank] = list(hashlib.sha256(digest.encode()).digest())

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from common.machine import challenge
-from common.machine.placement import RUN_SECRET_VARIABLE, bind, local_address, master_address
+from common.machine import challenge, placement
+from common.machine.connection import Connection
 
 _MAX_MESSAGE_BYTES = 2**20
 """Largest size of one message, in bytes."""
@@ -21,13 +21,13 @@ _MAX_MESSAGE_BYTES = 2**20
 
 def rendezvous_id() -> str:
     """Return the address of the rendezvous, which no other run has at the same time."""
-    return join_address(*master_address())
+    return join_address(*placement.master_address())
 
 
 def listen() -> socket.socket:
     """Listen at the rendezvous address, and at no other address of this machine. For rank 0."""
-    listener = bind(*master_address())
-    listener.listen(int(os.environ["WORLD_SIZE"]))
+    listener = placement.bind(*placement.master_address())
+    listener.listen(placement.num_ranks())
     return listener
 
 
@@ -38,7 +38,7 @@ def join_address(address: str, port: int) -> str:
 
 def local_interface() -> str:
     """Return the name of the network interface that has `local_address`."""
-    address = local_address()
+    address = placement.local_address()
     for name, addresses in psutil.net_if_addrs().items():
         if any(interface_address.address.partition("%")[0] == address for interface_address in addresses):
             return name
@@ -55,49 +55,51 @@ def all_gather(value: str, handshake_seconds: float = challenge.HANDSHAKE_SECOND
     Raises:
         ConnectionError: rank 0 has gone, or another process listens in its place.
     """
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    secret = os.environ.get(RUN_SECRET_VARIABLE, "")
+    rank, ranks = placement.rank(), placement.num_ranks()
+    secret = os.environ.get(placement.RUN_SECRET_VARIABLE, "")
     if rank:
         try:
-            with _connect(*master_address()) as connection:
-                challenge.authenticate(connection, secret, server_side=False)
-                connection.sendall(json.dumps([rank, value]).encode() + b"\n")
-                answer = _read_line(connection)
+            with Connection(_connect(*placement.master_address()), secret, server_side=False) as connection:
+                connection.send(_to_line([rank, value]))
+                return json.loads(connection.receive_line(_MAX_MESSAGE_BYTES))
         except challenge.AuthenticationError:
             raise
         except ConnectionError:
-            answer = b""
-        if not answer:
-            raise ConnectionError("rank 0 has gone, before all ranks had met")
-        return json.loads(answer)
+            raise ConnectionError("rank 0 has gone, before all ranks had met") from None
     values = {rank: value}
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen())
-        connections: list[socket.socket] = []
+        connections: list[Connection] = []
         while len(values) < ranks:
-            connection = stack.enter_context(listener.accept()[0])
-            introduction = _read_introduction(connection, secret, handshake_seconds)
+            accepted, _ = listener.accept()
+            try:
+                connection = Connection(accepted, secret, server_side=True, seconds=handshake_seconds)
+            except OSError:
+                continue  # a stranger
+            stack.enter_context(connection)
+            introduction = _read_introduction(connection)
             if introduction is None or introduction[0] in values or introduction[0] not in range(ranks):
-                connection.close()  # a stranger
+                connection.close()  # not of this run, or another process has come in its place
                 continue
+            connection.wait_without_limit()
             values[introduction[0]] = introduction[1]
             connections.append(connection)
         all_values = [values[index] for index in range(ranks)]
         for connection in connections:
-            connection.sendall(json.dumps(all_values).encode() + b"\n")
+            connection.send(_to_line(all_values))
     return all_values
 
 
-def _read_introduction(connection: socket.socket, secret: str, seconds: float) -> tuple[int, str] | None:
-    """Return (rank, value) of a process that has connected. None: it is not of this run."""
-    deadline = time.monotonic() + seconds
+def _to_line(values: Any) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def _read_introduction(connection: Connection) -> tuple[int, str] | None:
+    """Return (rank, value) of a process that has connected. None: it says something else, or nothing."""
     try:
-        challenge.authenticate(connection, secret, server_side=True, deadline=deadline)
-        message: Any = json.loads(_read_line(connection, deadline))
+        message: Any = json.loads(connection.receive_line(_MAX_MESSAGE_BYTES))
     except (OSError, ValueError):
         return None
-    finally:
-        connection.settimeout(None)
     match message:
         case [int(rank), str(value)]:
             return rank, value
@@ -105,24 +107,12 @@ def _read_introduction(connection: socket.socket, secret: str, seconds: float) -
             return None
 
 
-def _read_line(connection: socket.socket, deadline: float | None = None) -> bytes:
-    """Read one line. Empty: it does not end. For the deadline see `challenge.apply_deadline`."""
-    line = bytearray()
-    while b"\n" not in line and len(line) < _MAX_MESSAGE_BYTES:
-        challenge.apply_deadline(deadline, connection)
-        chunk = connection.recv(_MAX_MESSAGE_BYTES - len(line))
-        if not chunk:
-            break
-        line += chunk
-    return bytes(line[: line.find(b"\n") + 1])
-
-
 def bind_to_loopback() -> None:
     """Bind every listening socket of this process to the loopback interface, if the rendezvous is there.
 
     For libraries that listen on all addresses and have no setting for it. Linux only. Elsewhere it does nothing.
     """
-    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(local_address()).is_loopback:
+    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(placement.local_address()).is_loopback:
         return
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN:

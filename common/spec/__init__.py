@@ -10,7 +10,7 @@ from common.spec.groups import Communication, Dask, Data, Optimizer
 from common.spec.modes import MODES, Mode
 from common.spec.names import INPUTS, LEVELS, MODELS, SCHEDULERS, Device, Precision
 from common.spec.parsing import overlay, parse_assignments, read_values, with_variant
-from common.spec.schema import EFFECTS, Spec, build, from_json, micro_batches
+from common.spec.schema import EFFECTS, Spec, build, check_fields, from_json, micro_batches
 from common.spec.switches import (
     check_against,
     conditions,

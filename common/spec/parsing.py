@@ -11,7 +11,7 @@ from common.machine.plain_file import PlainFileError
 from common.spec import plain_values
 from common.spec.errors import SpecError, format_value
 from common.spec.modes import MODES
-from common.spec.plain_values import MAX_DEPTH, PlainValuesError
+from common.spec.plain_values import MAX_DEPTH, MalformedError, PlainValuesError
 from common.spec.schema import build
 
 
@@ -36,7 +36,9 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     except PlainValuesError as error:
-        raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
+        form = path.suffix.lstrip(".") or "YAML"
+        fault = f"is not valid {form}" if isinstance(error, MalformedError) else "is not accepted"
+        raise SpecError(f"{kind} {path} {fault}: {error}. Mend the file.") from None
     if values is None:  # comments, or `null`
         values = {}
     if not isinstance(values, dict):

@@ -35,6 +35,10 @@ class PlainValuesError(UserError, ValueError):
     """A text holds no plain values, or exceeds a limit. The message is the end of a sentence."""
 
 
+class MalformedError(PlainValuesError):
+    """A text is not valid YAML or JSON. Others that are refused may be valid, with something that is not accepted here."""
+
+
 def read_text(path: Path) -> str:
     """Read a text file, or the output of a command: `--spec /dev/stdin`, `--spec <(command)`.
 
@@ -58,9 +62,9 @@ def from_yaml(text: str) -> Any:
     except (PlainValuesError, MemoryError):
         raise
     except yaml.YAMLError as error:
-        raise PlainValuesError(f"{error}"[:_LONGEST_FAULT]) from None
+        raise MalformedError(f"{error}"[:_LONGEST_FAULT]) from None
     except Exception as error:  # PyYAML raises half a dozen types on a wrong value behind an explicit tag
-        raise PlainValuesError(f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]) from None
+        raise MalformedError(f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]) from None
     return check_plain(value)
 
 
@@ -72,7 +76,7 @@ def from_json(text: str) -> Any:
     except RecursionError:
         raise PlainValuesError(_TOO_DEEP) from None
     except ValueError as error:
-        raise PlainValuesError(f"{error}"[:_LONGEST_FAULT]) from None
+        raise MalformedError(f"{error}"[:_LONGEST_FAULT]) from None
     return check_plain(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
@@ -325,11 +325,26 @@ def build(values: dict[str, Any]) -> Spec:
     try:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise _spec_error(error) from None
+        raise _spec_error(error.errors()) from None
     max_cores = machine.available_cores() * placement.num_machines(spec.hosts)
     if spec.cores > max_cores and not placement.is_launched_rank():
         raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {max_cores}.")
     return spec
+
+
+def check_fields(values: dict[str, Any], source: str) -> None:
+    """Refuse unknown fields and wrong values by the name of their source. Whether fields fit each other is not asked.
+
+    Args:
+        values: nested plain values. Other sources may override or complete them.
+        source: where they stand, e.g. `spec file a.yaml`.
+    """
+    try:
+        Spec.model_validate(values)
+    except pydantic.ValidationError as error:
+        details = [detail for detail in error.errors() if not isinstance(detail.get("ctx", {}).get("error"), SpecError)]
+        if details:
+            raise _spec_error(details, source) from None
 
 
 def from_json(text: str | bytes) -> Spec:
@@ -341,7 +356,7 @@ def from_json(text: str | bytes) -> Spec:
         plain_values.from_json(text if isinstance(text, str) else text.decode())
         return Spec.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise _spec_error(error) from None
+        raise _spec_error(error.errors()) from None
     except ValueError as error:
         raise SpecError(f"The spec is not valid JSON: {error}.") from None
 
@@ -362,27 +377,26 @@ def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
     return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)
 
 
-def _spec_error(error: pydantic.ValidationError) -> SpecError:
-    details = error.errors()
+def _spec_error(details: Sequence[Any], source: str = "") -> SpecError:
     rest = [f"{len(details) - _MOST_FAULTS:,} more fields are refused."] if len(details) > _MOST_FAULTS else []
-    return SpecError("\n".join([*map(_explain, details[:_MOST_FAULTS]), *rest]))
+    return SpecError("\n".join([*(_explain(detail, source) for detail in details[:_MOST_FAULTS]), *rest]))
 
 
-def _explain(detail: Any) -> str:
+def _explain(detail: Any, source: str) -> str:
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
-    received = format_value(detail.get("input"))
+    received, named = format_value(detail.get("input")), f"{field} in {source}" if source else field
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"][:-1])
         name = str(detail["loc"][-1])
         nearest = did_you_mean(name, names, sentence=True)
-        return f"{field} is not a field. Received: {received}.{nearest} Fields here: {', '.join(names)}."
+        return f"{named} is not a field. Received: {received}.{nearest} Fields here: {', '.join(names)}."
     if detail["type"] == "model_type":
         first = _field_names(detail["loc"])[0]
-        return f"{field} is a group of fields. Received: {received}. Write e.g. {field}: {{{first}: ...}}."
+        return f"{named} is a group of fields. Received: {received}. Write e.g. {field}: {{{first}: ...}}."
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return str(cause)
-    return f"{field} is refused: {detail['msg']}. Received: {received}. Change {field}."
+    return f"{named} is refused: {detail['msg'].removeprefix('Value error, ')}. Received: {received}. Change {field}."
 
 
 def _field_names(location: tuple[Any, ...]) -> tuple[str, ...]:

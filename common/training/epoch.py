@@ -186,6 +186,7 @@ class Epoch:
                         seconds=sum(timer.seconds for timer in timers),
                         taken_cpu_seconds=used.taken_cpu_seconds,
                         stolen_cpu_seconds=used.stolen_cpu_seconds,
+                        began_at=self.turns[-1].continued_at,
                     )
                 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from common.models import weights
 from common.models.architectures import Architecture
 from common.models.weights import Weights, WeightsError
 from common.spec import plain_values
+from common.training.turns import Turns
 
 COMMANDS = ("score", "infer", "write", "read")
 
@@ -35,6 +38,8 @@ WARM_UP_SECONDS = 0.25
 """Least number of calls and of seconds before the timed calls of a batch size. They are not counted."""
 LEAST_CALLS = 5
 """Number of calls that are timed for every batch size, however long they take."""
+TURN_SECONDS, LEAST_TURN_CALLS = 0.25, 16
+"""Seconds of calls that a turn aims at, and its least number of calls: those after a pause may be slower."""
 
 ScoredSplit = Literal["validation", "test"]
 """Splits that can be scored."""
@@ -72,6 +77,8 @@ class BatchTimes(Frozen):
     warm_up_calls: int
     seconds: list[float]
     """Seconds of each timed call, in order: from images on the host to logits on the host."""
+    turns: list[int] = []
+    """Number of these calls in each turn, in order. Empty: the process took no turns."""
 
 
 class Latencies(Frozen):
@@ -103,14 +110,19 @@ def measure(
     calls: int,
     seconds: float,
     warm_up_seconds: float = WARM_UP_SECONDS,
+    wait: Callable[[], None] | None = None,
 ) -> BatchTimes:
     """Time one batch size after a warm-up, on random pixels. The time does not depend on what an image shows.
+
+    Each turn has its share of calls and seconds, so that every process that is compared has as many turns. A slow one may make
+    no call in some of them.
 
     Args:
         image_size: height and width in pixels.
         calls: largest number of timed calls.
         seconds: time after which no call is started. LEAST_CALLS are always made.
         warm_up_seconds: least time of the calls that are not timed.
+        wait: waits for the process's next turn. None: it takes none.
     """
     images = np.random.default_rng(batch_size).integers(0, 256, (batch_size, image_size, image_size, 3), np.uint8)
 
@@ -121,14 +133,41 @@ def measure(
         heartbeat.heartbeat()
         return elapsed
 
+    if wait is not None:
+        wait()
     first = call()
     warm_up: list[float] = []
     while len(warm_up) < WARM_UP_CALLS or sum(warm_up) < warm_up_seconds:
         warm_up.append(call())
     call_seconds: list[float] = []
-    while len(call_seconds) < LEAST_CALLS or (len(call_seconds) < calls and sum(call_seconds) < seconds):
-        call_seconds.append(call())
-    return BatchTimes(batch_size=batch_size, first_seconds=first, warm_up_calls=len(warm_up), seconds=call_seconds)
+    turns: list[int] = []
+    num_turns = 1 if wait is None else turns_of_a_size(calls, seconds)
+    for number in range(1, num_turns + 1):
+        part, before = number / num_turns, len(call_seconds)
+        if wait is not None:
+            wait()
+            warm_up.append(call())  # caches are cold
+        while len(call_seconds) < math.ceil(LEAST_CALLS * part) or (
+            len(call_seconds) < math.ceil(calls * part) and sum(call_seconds) < seconds * part
+        ):
+            call_seconds.append(call())
+        turns.append(len(call_seconds) - before)
+    return BatchTimes(
+        batch_size=batch_size,
+        first_seconds=first,
+        warm_up_calls=len(warm_up),
+        seconds=call_seconds,
+        turns=[] if wait is None else turns,
+    )
+
+
+def turns_of_a_size(calls: int, seconds: float) -> int:
+    """Return the number of turns of a batch size, besides that of its warm-up.
+
+    Args:
+        calls, seconds: see `measure`.
+    """
+    return max(min(round(seconds / TURN_SECONDS), calls // LEAST_TURN_CALLS), 1)
 
 
 def add_commands(commands: Any) -> None:
@@ -195,6 +234,8 @@ def run(
             raise WeightsError(f"{path} makes logits that are not finite. Use weights that a training has not driven there.")
         checked_arrays.write(out, {_WEIGHTS_HASH: weights.digest(model.weights)}, {_LOGITS: result})
         return
+    turns = Turns.of_parts(device)
+    turns.wait_to_build()
     predictor = inference.predictor(model)
     sizes = [int(size) for size in arguments.batches.split(",")]
     size_px = model.card.image_size
@@ -203,8 +244,9 @@ def run(
     predictor.logits(np.zeros((other_size, size_px, size_px, 3), np.uint8))
     meter = Meter()
     batches: list[BatchTimes] = []
+    wait = functools.partial(turns.wait_for_part, meter) if turns.are_taken else None
     for size in sizes:
-        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds, warm_up_seconds))
+        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds, warm_up_seconds, wait))
         latencies = Latencies(
             cores=cores,
             device=device,
@@ -214,6 +256,7 @@ def run(
             batches=batches,
         )
         atomic_files.write_atomically(out, latencies.model_dump_json(indent=1))
+    turns.close()
 
 
 def _write(inference: Inference, model: Trained, out: Path) -> None:

@@ -13,6 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from common.machine.rates import DeviceRates
 from common.models import architectures, work
 from common.models.architectures import Architecture, Concatenation, Layer, ReLU, Residual
 from common.spec import Spec, SpecError
+from common.training.turns import Turns
 
 WARM_UP_CALLS = 3
 BLOCK_SECONDS = 0.01
@@ -143,7 +145,7 @@ def measure(
     device_rates: Callable[[], DeviceRates | None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LayerTimes:
-    """Time every unique layer of a model, then the whole model.
+    """Time every unique layer of a model, then the whole model. Each has a turn, if the process takes turns.
 
     Args:
         spec: its batch size, precision and switches count.
@@ -151,8 +153,12 @@ def measure(
         device_rates: measures the rates of an accelerator. Called after all layers.
         clock: returns the time in seconds.
     """
+    turns = Turns.of_parts(device)
+    turns.wait_to_build()
+    meter = Meter()
 
     def median(layers: Architecture, shape: tuple[int, ...], input_needs_gradient: bool) -> float:
+        turns.wait_for_part(meter)
         heartbeat.count_sync_point()
         run_pass = passes(spec, layers, shape, input_needs_gradient)
 
@@ -168,18 +174,18 @@ def measure(
         block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm_up_seconds, 1e-6))
         return statistics.median(seconds(block) for _ in range(calls))
 
-    meter = Meter()
     size = architecture.image_size
-    return LayerTimes(
-        seconds=[
-            median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)
-        ],
-        whole_seconds=median(architecture, (size, size, 3), False),
-        device=device,
-        versions=versions,
-        cores_of_others=meter.cores_of_others(),
-        device_rates=device_rates(),
-    )
+    with closing(turns):
+        return LayerTimes(
+            seconds=[
+                median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)
+            ],
+            whole_seconds=median(architecture, (size, size, 3), False),
+            device=device,
+            versions=versions,
+            cores_of_others=meter.cores_of_others(),
+            device_rates=device_rates(),
+        )
 
 
 def save(times: LayerTimes, out: Path) -> None:

@@ -74,7 +74,7 @@ class Speeds(Observer):
         """Add this process's images in timed steps, and their duration."""
         if images:
             self._images, self._seconds = self._images + images, self._seconds + seconds
-        if world.size() > 1:
+        if placement.num_ranks() > 1:
             speeds = world.gather(trainer, self._images / self._seconds if self._images else 0.0)
             self._record.update(images_per_second_by_process=speeds.tolist() if speeds.all() else [])
 

@@ -1,4 +1,4 @@
-"""The clock of a run: it times blocks of steps over all ranks, and is held against other clocks."""
+"""The clock of a run: it times blocks of steps over all ranks, and is compared with other clocks."""
 
 from __future__ import annotations
 

@@ -148,10 +148,10 @@ class ClockEvidence(NamedTuple):
     """Seconds of device work that was still running when the clock stopped: until a synchronisation, and until the losses were
     available, without the time to read them."""
     prefetch_lead_seconds: float
-    """Seconds by which the input began the earliest timed batch before the clock started. Infinite if a batch has no begin
+    """Seconds from the input's begin of the earliest timed batch until the clock started. Infinite if a batch has no begin
     time."""
     clock_step_seconds: float
-    """Seconds by which the system's time was set at most during the epoch, in either direction. It affects begin times."""
+    """Largest change of the system's time during the epoch in seconds, in either direction. It affects begin times."""
     compilations: float
     """Increase of `BaseTrainer.compilations` while the clock ran."""
     updates: float

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common.machine import heartbeat, placement
+from common.machine.interference import Meter
 from common.training.timing import RESOLUTION_SECONDS, Stopwatch
 from common.training.trainer import BaseTrainer
 
@@ -48,6 +49,18 @@ class Turns:
         self._path = os.environ.get(SOCKET_VARIABLE) if path is None else path
         self._socket: socket.socket | None = None
 
+    @classmethod
+    def of_parts(cls, device: str) -> Turns:
+        """Return the turns of a process that trains nothing, and measures a part of its work in each turn.
+
+        Args:
+            device: kind of its device. It takes turns on a CPU alone: all processes would have to share another one's memory.
+        """
+        turns = cls(Stopwatch(lambda: None))
+        if device != "cpu":
+            turns._path = None
+        return turns
+
     @property
     def are_taken(self) -> bool:
         return self._path is not None
@@ -62,10 +75,11 @@ class Turns:
                 self._ask(self._path, 0)
             heartbeat.count_sync_point()
 
-    def wait(self, trainer: BaseTrainer, steps_left: int) -> Turn:
+    def wait(self, trainer: BaseTrainer | None, steps_left: int) -> Turn:
         """Wait for this run's next turn. All processes call it, with the device synchronised.
 
         Args:
+            trainer: this process's trainer. None: the process is the only one.
             steps_left: timed steps that are left of the epoch.
         """
         if self._path is None:
@@ -75,8 +89,17 @@ class Turns:
             with self._stopwatch.waiting():
                 turn[:] = self._ask(self._path, steps_left)
             heartbeat.count_sync_point()
-        steps, stopped_at, continued_at = trainer.all_reduce_world(turn).tolist()
+        steps, stopped_at, continued_at = (turn if trainer is None else trainer.all_reduce_world(turn)).tolist()
         return Turn(round(steps), stopped_at, continued_at)
+
+    def wait_for_part(self, meter: Meter) -> None:
+        """Wait for the turn of the next part, see `of_parts`.
+
+        Args:
+            meter: measures the use of cores, without this waiting.
+        """
+        with meter.paused():
+            self.wait(None, 1)
 
     def close(self) -> None:
         """Tell the launcher that this run asks for no more turns."""

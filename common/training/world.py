@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 
 from common.machine import placement
 from common.training.trainer import BaseTrainer
-
-
-def size() -> int:
-    """Return the number of ranks. 1: there is one process."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def gather(trainer: BaseTrainer, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -26,8 +19,8 @@ def gather(trainer: BaseTrainer, values: npt.ArrayLike) -> npt.NDArray[np.float6
         float64 [..., ranks].
     """
     values = np.asarray(values, np.float64)
-    by_rank = np.zeros((*values.shape, size()))
-    by_rank[..., int(os.environ.get("RANK", "0"))] = values
+    by_rank = np.zeros((*values.shape, placement.num_ranks()))
+    by_rank[..., placement.rank()] = values
     return trainer.all_reduce_world(by_rank)
 
 

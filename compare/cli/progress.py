@@ -39,6 +39,7 @@ class Display:
         self._seconds: dict[str, list[float]] = {}
         self._name = self._label = ""
         self._started = clock()
+        self._sharing = self._working = 1
 
     def say(self, text: str) -> None:
         """Show a message about work before or after the runs."""
@@ -59,13 +60,16 @@ class Display:
         self._jobs = jobs
         self._progress.update(self._overall, total=len(jobs), completed=0, visible=True)
 
-    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
+    def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
         """Show that a run starts.
 
         Args:
-            seconds: seconds that it has taken already, if it worked together with others that were shown in its place.
+            seconds: seconds since it and those that work together with it began.
+            sharing: number of runs that share these seconds. Nobody knows what each would have taken alone.
+            working: number of them that have not ended, with this one.
         """
         self._name, self._label, self._started = name, label, self.clock() - seconds
+        self._sharing, self._working = sharing, working
         self._progress.reset(self._current, description=label, total=None, facts="starting")
 
     def watch(self, events: list[dict[str, Any]]) -> None:
@@ -77,10 +81,11 @@ class Display:
             facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}"
             if train := epochs[-1]["train"]:
                 facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
-            elapsed = self.clock() - self._started
+            elapsed = (self.clock() - self._started) / self._sharing
             resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
             if num_epochs := len(epochs) - resumed:
-                self._show_time_left({**self._seconds, self._name: [elapsed * (total - resumed) / num_epochs]}, elapsed)
+                seconds = {**self._seconds, self._name: [elapsed * (total - resumed) / num_epochs]}
+                self._show_time_left(seconds, self._working * elapsed)
         self._progress.update(self._current, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None, note: str = "") -> None:
@@ -88,18 +93,19 @@ class Display:
 
         Tables show its result.
         """
-        seconds = self.clock() - self._started
+        seconds = (self.clock() - self._started) / self._sharing
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._overall)
         place = self._jobs.index(self._name) if self._name in self._jobs else 0  # runs that take turns end in any order
         self._jobs = [*self._jobs[:place], *self._jobs[place + 1 :]]
-        self._show_time_left(self._seconds, 0.0)
+        self._working -= 1
+        elapsed = self._working * seconds  # of those that work on
+        self._show_time_left(self._seconds, elapsed)
         status = "" if result is None or result.status == "ok" else f", {result.status}"
         if status and result is not None and result.reason:
             status += f" ({one_line(result.reason)})"
-        left = (
-            f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
-        )
+        words = clock_words(self._time_left(self._seconds, elapsed))
+        left = f"{len(self._jobs)} left, about {words}" if self._jobs else "none left"
         self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}{f'; {note}' if note else ''}.")
 
     def _line(self, text: str) -> None:
@@ -107,8 +113,15 @@ class Display:
             self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def _show_time_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
-        seconds_left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
-        self._progress.update(self._overall, facts=f"about {clock_words(seconds_left)} left")
+        self._progress.update(self._overall, facts=f"about {clock_words(self._time_left(seconds, elapsed))} left")
+
+    def _time_left(self, seconds: dict[str, list[float]], elapsed: float) -> float:
+        """Estimate the seconds that are left.
+
+        Args:
+            elapsed: seconds that the runs which have not ended have had, each its share.
+        """
+        return max(time_left(self._jobs, seconds) - elapsed, 0.0)
 
 
 def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:

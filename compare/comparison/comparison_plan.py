@@ -15,6 +15,7 @@ from common import spec
 from common.artifacts.schema import Environment, ResultError, RunResult
 from common.data import sources
 from common.machine import machine
+from common.machine.interference import LEAST_TIMED_SECONDS, Meter
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
@@ -171,7 +172,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts."""
     twins = request.twins
     settings = request.settings.check_repeats().updated(contestants=tuple(twins.definitions))
-    progress.say("asking the frameworks what they can do here")
+    progress.stage("asking the frameworks what they can do here")
     with twins.describe_all() as answer:
         descriptions = {name: answer(name) for name in twins.names}
     rows = matrix.check_rows(request.rows, descriptions, twins.contestants, oversubscribe=settings.oversubscribe)
@@ -257,6 +258,19 @@ def early_cautions(comparison: Comparison) -> list[str]:
             "an epoch is a single step on all its images. The first step of a run is not timed."
         )
     return sentences
+
+
+def busy_caution(meter: Meter, cores: int, description: Mapping[str, Any]) -> list[str]:
+    """Say before the first run that other programs use the machine, and what follows. Empty if they do not disturb.
+
+    Args:
+        meter: started before the preparation, whose processes are this command's own.
+        cores: the most cores that a run has.
+        description: `machine.describe` of this machine.
+    """
+    if (usage := meter.usage()).wall_seconds < LEAST_TIMED_SECONDS:  # the kernel's clocks tick every 10 ms
+        return []
+    return statement_words.sentences(cautions.busy_now(usage.other_cpu_seconds / usage.wall_seconds, cores, description))
 
 
 def remaining_rounds(

@@ -84,7 +84,9 @@ def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: 
     plan = comparison_plan.build_plan(request, progress)
     for warning in comparison_plan.early_cautions(plan):
         typer.echo(warning, err=True)
-    find_result = measure_by_kind(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
+    find_result = (
+        measure_by_kind(plan.rows, request.twins, progress.stage) if times_from is None else stored_results(times_from)
+    )
     jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
     estimates = estimate(plan, jobs, find_result)
     why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
@@ -391,7 +393,7 @@ def time_words(seconds: float, unknown: int) -> str:
     """Say how long runs take.
 
     Args:
-        unknown: number of runs of which nothing is known.
+        unknown: number of runs without any known time.
     """
     besides = f", and {unknown} of which nothing is known" if unknown else ""
     return f"about {wording.clock_words(seconds)} min{besides}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,17 +19,14 @@ from compare.results import store
 from compare.running import launch
 from compare.running.contestants import Checkout, Contestant
 from compare.running.interleaving import Job
-from compare.running.launch import StartedProcess
+from compare.running.launch import StartedProcess, waited_for
 from compare.running.launchers_clock import LaunchersClock
 from compare.running.matrix import Row
-from compare.running.taking_turns import Seat, run_round
+from compare.running.taking_turns import Seat, importing_at_once, run_round
 from compare.running.twins import Twins
 
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called repeatedly with the run's events so far."""
-
-
-_POLL_SECONDS = 0.25
 
 
 def execute(
@@ -44,7 +39,7 @@ def execute(
     *,
     has_spot_checks: bool = False,
 ) -> RunResult:
-    """Run one row once as `executing` does, and wait for it."""
+    """Run one row once as `executing` does, and wait for it. A signal that ends the waiting stops the run, and stores why."""
     return waited_for(executing(contestant, row, repeat, folder, watch, restarts, has_spot_checks=has_spot_checks))
 
 
@@ -55,46 +50,42 @@ def execute_together(
     watch: Watch,
     options_of: Callable[[Job[Row]], Mapping[str, Any]] = lambda job: {},
 ) -> Generator[tuple[int, RunResult]]:
-    """Run the jobs of a round in turns. Yields the place of each and its result when it ends.
-
-    Rows on several hosts run alone, before the others: other machines reach no socket here, and have other noise.
+    """Run the jobs of a round in turns, see `run_together`. Yields the place of each and its result when it ends.
 
     Args:
         options_of: returns the options of `execute` for a job.
     """
 
-    def execute_alone(job: Job[Row]) -> RunResult:
-        row, repeat = job
-        return execute(twins[row.contestant], row, repeat, folder, watch, **options_of(job))
-
-    def look(place: int, seat: Seat) -> Generator[StartedProcess, None, RunResult]:
+    def look(place: int, seat: Seat | None) -> Generator[StartedProcess, None, RunResult]:
         row, repeat = jobs[place]
         return executing(twins[row.contestant], row, repeat, folder, watch, seat=seat, **options_of(jobs[place]))
 
-    places = [place for place, job in enumerate(jobs) if not job.item.spec.hosts]
-    for place in range(len(jobs)):
+    return run_together([job.item for job in jobs], [twins[job.item.contestant] for job in jobs], look)
+
+
+def run_together(
+    rows: Sequence[Row],
+    contestants: Sequence[Contestant],
+    run: Callable[[int, Seat | None], Generator[StartedProcess, None, RunResult]],
+) -> Generator[tuple[int, RunResult]]:
+    """Run rows in turns. Yields the place of each and its result when it ends.
+
+    Rows on several hosts run alone, before the others: other machines reach no socket here, and have other noise.
+
+    Args:
+        rows, contestants: the rows in the order of starting, and whose each is.
+        run: runs the row at a place, one look at its process for each step of the generator. Without a seat it runs alone.
+    """
+    places = [place for place, row in enumerate(rows) if not row.spec.hosts]
+    for place in range(len(rows)):
         if place not in places:
-            yield place, execute_alone(jobs[place])
+            yield place, waited_for(run(place, None))
     # Code of another revision may know no turns, and train on once it has imported. Nothing else may run then.
-    checkouts = [twins[jobs[place].item.contestant].checkout for place in places]
+    checkouts = [contestants[place].checkout for place in places]
     has_revisions = any(checkout is not None and checkout.root is not None for checkout in checkouts)
-    cores = 1 if has_revisions else min((jobs[place].item.spec.cores for place in places), default=1)
-    # As many at a time as divide the rows, so that each imports beside as many others.
-    importing = max((number for number in range(1, cores + 1) if len(places) % number == 0), default=1)
-    for number, result in run_round(places, look, importing=importing):
+    cores = 1 if has_revisions else min((rows[place].spec.cores for place in places), default=1)
+    for number, result in run_round(places, run, importing=importing_at_once(len(places), cores)):
         yield places[number], result
-
-
-def waited_for(looks: Generator[StartedProcess, None, RunResult]) -> RunResult:
-    """Return what `executing` returns, with a look at its process every quarter of a second."""
-    with contextlib.closing(looks):  # a signal that ends the waiting here stops the run, and stores why, before it goes on
-        while True:
-            try:
-                process = next(looks)
-            except StopIteration as ended:
-                return ended.value
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_POLL_SECONDS)
 
 
 def executing(
@@ -254,7 +245,7 @@ def _clock_fields(clock: LaunchersClock, row: Row, seat: Seat | None) -> dict[st
     """Result fields of a finished run that the launcher's own clock, and its view of the run's turns, decide."""
     if (words := clock.disagreement(row.framework) or (seat and seat.defect())) is not None:
         return {"status": "failed", "reason": words, "clock_confirmed": None}
-    return {"clock_confirmed": clock.confirms()}
+    return {"clock_confirmed": clock.confirms(), "round_id": seat.round_id if seat is not None else None}
 
 
 def _update_result(result: RunResult, directory: Path, **fields: Any) -> RunResult:

@@ -12,6 +12,7 @@ import typer
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
+from common.machine.interference import Meter
 from common.processes import signals
 from common.spec import SpecError
 from compare.cli import commands, exits, wording
@@ -187,7 +188,7 @@ class FinishedComparison(FinishedWork):
 
 def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
     """Start or resume a comparison. Prints its progress, not its results."""
-    code, unwritten_runs = 0, list[tuple[str, RunResult]]()
+    code, unwritten_runs, meter = 0, list[tuple[str, RunResult]](), Meter()
     early = comparison_plan.early_identity(request)
     early_message = "Interrupted. Nothing of this comparison was trained yet: the same command starts it."
     with (
@@ -199,7 +200,9 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
         folder = request.out or store.new_folder(plan.rows[0].spec.model, plan.data_name)
         comparison = _with_rates(workspace.claim(plan, folder), progress)
         store.write_plan(folder, comparison)
-        for warning in comparison_plan.early_cautions(comparison):
+        most_cores = max(row.spec.cores for row in comparison.rows)
+        busy = comparison_plan.busy_caution(meter, most_cores, comparison.machine)
+        for warning in [*comparison_plan.early_cautions(comparison), *busy]:
             typer.echo(warning, err=True)
         store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
         live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
@@ -268,7 +271,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
             request.twins,
             replicas=replicas,
             out=folder / store.PROOF_FOLDER,
-            progress=progress.say,
+            progress=progress.stage,
         )
     except (LaunchError, SpecError) as error:
         rows = {row.id: "not proved" for row in comparison.rows if row.spec.not_serial_because is None}

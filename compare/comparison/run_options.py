@@ -80,12 +80,7 @@ class RunOptions:
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")] = (
         False
     )
-    turns: Annotated[
-        bool | None,
-        typer.Option(
-            "--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: on a CPU."
-        ),
-    ] = None
+    turns: options.Turns = None
     restarts: Annotated[
         int | None,
         typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),
@@ -139,6 +134,11 @@ class RunOptions:
         if self.elastic is not None and self.replicas not in (None, self.elastic[1]):
             received = f"{self.elastic[0]}:{self.elastic[1]} and --replicas {self.replicas}"
             raise SpecError(f"--elastic says how many replicas there are. Received: {received}. Give one.")
+        if self.inputs and set(self.inputs) == {"inline"} and any(self.workers or ()):
+            numbers = ", ".join(map(str, self.workers or ()))
+            raise SpecError(
+                f"--input inline has no workers. Received: --workers {numbers}. Leave out --workers, or use --input workers."
+            )
         least, replicas = self.elastic or (None, self.replicas)
         return {
             "replicas": replicas,

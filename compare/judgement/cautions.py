@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult
 from common.data import notes as data_notes
+from common.machine import interference
 from common.spec import Spec
 from compare.judgement import environments, run_figures, slices
 from compare.judgement.row_figures import FAILURES, Summary
@@ -35,6 +38,9 @@ MAX_ACCURACY_DROP = 0.1
 MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
 
+LEAST_FAIR_TURNS = 2
+"""Number of turns that a row begins by the plan, from which on more of them are told. Before that, orders are not even."""
+
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
     """Cautions on the whole comparison, then on its rows."""
@@ -46,6 +52,8 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
         *_shared_cores(stored),
         *_not_interleaved(stored),
         *_out_of_step(stored),
+        *_always_first(stored),
+        *_made_later(stored),
         *_reruns(stored),
         *environments.cautions(stored),
     ]
@@ -256,6 +264,21 @@ def _noise(stored: StoredComparison, summary: Summary, same_cores: Sequence[Summ
         yield _about(summary.id, "throttled", mhz=noise.frequency_end_mhz, fastest_mhz=fastest)
 
 
+def busy_now(cores_of_others: float, cores: int, description: Mapping[str, Any]) -> list[Statement]:
+    """A caution on other programs before the first run. Empty if they leave a run its cores.
+
+    Args:
+        cores_of_others: cores that they use.
+        cores: the most cores that a run has.
+        description: `machine.describe` of this machine.
+    """
+    if interference.cores_taken(cores_of_others, cores, description) <= interference.DISTURBED_FROM:
+        return []
+    logical_cores = description.get("logical_cores") or cores
+    values: dict[str, JsonValue] = {"share": min(cores_of_others / logical_cores, 1.0), "logical_cores": logical_cores}
+    return [Statement(kind="busy_now", level="caution", values=values)]
+
+
 def _breakdown(run: RunResult, chance: float | None) -> dict[str, JsonValue] | None:
     """The distance of a run's end from its best epoch. None if the run did not break down.
 
@@ -345,6 +368,63 @@ def _out_of_step(stored: StoredComparison) -> list[Statement]:
                 repeats_of.setdefault(row_id, []).append(repeat)
     return [
         Statement(kind="out_of_step", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
+        for row_id, repeats in repeats_of.items()
+    ]
+
+
+def _always_first(stored: StoredComparison) -> list[Statement]:
+    """Cautions on rows that began successive repeats, or most turns, before the rows that they took turns with, by row.
+
+    Successive repeats of the same rows begin with different ones. Repeats in between may be missing, so others say nothing.
+    """
+    starts, repeats_of, turns, turns_of, fair_turns = (Counter[str]() for _ in range(5))
+    before: tuple[int, set[str], str] | None = None
+    for repeat in sorted(stored.wall_seconds):
+        finished = {
+            row.id: repeats[repeat] for row in stored.comparison.rows if repeat in (repeats := finished_runs(stored, row))
+        }
+        runs = {row_id: run for row_id, run in finished.items() if slices.took_turns([run])}
+        if len(runs) < 2 or not (first_rows := slices.first_rows(runs)):
+            continue
+        if before is not None and before[:2] == (repeat - 1, set(runs)):
+            repeats_of.update([before[2]])
+            starts.update([before[2]] if first_rows[0] == before[2] else [])
+        before = repeat, set(runs), first_rows[0]
+        turns.update(first_rows)
+        turns_of.update(dict.fromkeys(runs, len(first_rows)))
+        fair_turns.update({row_id: len(first_rows) / len(runs) for row_id in runs})
+    return [
+        Statement(
+            kind="always_first",
+            level="caution",
+            rows=(row_id,),
+            values={"starts": starts[row_id], "repeats": repeats_of[row_id], "turns": count, "all_turns": turns_of[row_id]},
+        )
+        for row_id, count in turns.items()
+        if 0 < repeats_of[row_id] == starts[row_id]
+        or (fair_turns[row_id] >= LEAST_FAIR_TURNS and count > (fair_turns[row_id] + turns_of[row_id]) / 2)
+    ]
+
+
+def _made_later(stored: StoredComparison) -> list[Statement]:
+    """Cautions on rows whose runs were not in the round that most rows of their repeat took turns in, after `--resume`."""
+    if stored.comparison.argv[:1] in (["regress"], ["bisect"]):  # a pair without one of its runs is made again as a whole
+        return []
+    repeats_of: dict[str, list[int]] = {}
+    for repeat in stored.wall_seconds:
+        rounds = {
+            row.id: repeats[repeat].round_id
+            for row in stored.comparison.rows
+            if not row.spec.hosts and repeat in (repeats := finished_runs(stored, row))
+        }
+        if not (named := Counter(filter(None, rounds.values()))):
+            continue
+        ((usual, _),) = named.most_common(1)
+        for row_id, name in rounds.items():
+            if name != usual:
+                repeats_of.setdefault(row_id, []).append(repeat)
+    return [
+        Statement(kind="made_later", level="caution", rows=(row_id,), values={"repeats": _numbers(repeats)})
         for row_id, repeats in repeats_of.items()
     ]
 

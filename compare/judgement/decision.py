@@ -27,11 +27,16 @@ def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
 
 
 def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Statement | None:
-    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
+    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`.
+
+    Args:
+        verdicts: those of all questions. One on runs that other work disturbed is not known, whatever its figures say.
+    """
     comparison = stored.comparison
     if (until := comparison.settings.until) is None:
         return None
-    open_verdicts = undecided(verdicts)
+    open_verdicts = undecided([judged for judged in verdicts if not judged.disturbed])
+    disturbed: list[JsonValue] = [_question(comparison, judged) for judged in verdicts if judged.disturbed]
     values: dict[str, JsonValue] = {
         "repeats": comparison.settings.repeats,
         "questions": len(verdicts),
@@ -42,14 +47,15 @@ def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Stat
         return Statement(kind="decision_cut_short", level="caution", values=values, advice=Advice(kind="make_rest"))
     if not verdicts:
         return Statement(kind="nothing_to_decide", level="caution", values=values)
-    if not open_verdicts:
+    if not open_verdicts and not disturbed:
         return Statement(kind="decided", level="info", values=values | {"some_ran_fewer": bool(comparison.left_out)})
     is_stuck = not any(is_hopeful(judged, comparison) for judged in open_verdicts)
-    can_go_on = comparison.settings.repeats < until.most_repeats and not is_stuck
+    can_go_on = bool(open_verdicts) and comparison.settings.repeats < until.most_repeats and not is_stuck
+    more: dict[str, JsonValue] = {"disturbed": disturbed, "most_repeats": until.most_repeats, "stuck": is_stuck}
     return Statement(
         kind="not_decided",
         level="caution",
-        values=values | {"most_repeats": until.most_repeats, "stuck": is_stuck},
+        values=values | more,
         advice=Advice(kind="add_repeats") if can_go_on else None,
     )
 

@@ -68,7 +68,7 @@ def findings(stored: StoredComparison, summaries: Sequence[Summary]) -> Comparis
         judged.model_copy(update={"disturbed": not disturbed.isdisjoint(compared_row_ids(stored.comparison, judged))})
         for judged in judged_family.judged
     ]
-    surety = [decision.statement(stored, judged_family.judged)]
+    surety = [decision.statement(stored, verdicts)]
     if not all(verdict.disturbed for verdict in verdicts) and any(verdict.p is not None for verdict in verdicts):
         judged_values: list[JsonValue] = [judged.model_dump() for judged in judged_family.judged]
         surety.append(Statement(kind="family", level="info", values={"judged": judged_values}))

@@ -15,7 +15,7 @@ from compare.running.matrix import Row
 from compare.statistics.statistics import Ratio, paired_ratio
 
 MIN_GAP_SECONDS = 60.0
-"""Seconds between the starts of two runs, up to which they count as interleaved whatever their wall times. Wall times do not
+"""Most seconds between the starts of two runs that count as interleaved whatever their wall times. Wall times do not
 include starts of processes and writes."""
 
 
@@ -106,8 +106,8 @@ def pairs_of_runs(
 ) -> tuple[list[tuple[RunResult, RunResult]], list[tuple[RunResult, RunResult]]]:
     """The runs of two rows in one repeat, in pairs that were made in turn.
 
-    `--again disturbed` makes a repeat again, with all rows. The first pair counts of which neither run was disturbed, whatever
-    its times. Otherwise a command that a disturbed third row allows would judge this pair a second time. Without such a pair,
+    `--again disturbed` makes a repeat again, with all rows. The first pair counts that has no disturbed run, whatever its
+    times. Otherwise a command that a disturbed third row allows would judge this pair a second time. Without such a pair,
     the last one counts, if it is not replaced.
 
     Returns:

@@ -1,15 +1,14 @@
 """The ratio of two runs that took turns, from their slices.
 
-Slice k of one run and of the other are the same steps of the same epoch. They were trained within seconds of each other, unless
-a run was resumed alone or followed in a round of its own. A slice counts by its seconds per timed step, for each run records
-other steps off the clock.
+Slice k of one run and of the other are the same steps of the same epoch. They were trained within seconds of each other. A
+slice counts by its seconds per timed step, for each run records other steps off the clock.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +20,11 @@ LEAST_SLICES = 4
 """Number of pairs of slices below which the runs' own seconds make the ratio. From 4 on, the robust mean varies no more than
 they do in simulations, and about half as much where a burst of other work meets one of the two runs."""
 TICK_SECONDS = 0.01
-"""Seconds of a tick of the kernel, in which it counts CPU time."""
+"""Seconds of a tick of the kernel. It counts CPU time in ticks."""
 LEAST_REPEATS = 3
 """Number of repeats below which nothing is said of their noise."""
 MOST_VALUES = 1000
-"""Number of values up to which the robust mean is that of all at once: the means of their pairs take 8 MB."""
+"""Most values whose robust mean is that of all at once: the means of their pairs take 8 MB."""
 
 
 def ratio(slow: RunResult, fast: RunResult) -> float | None:
@@ -80,9 +79,12 @@ class TimedSlice(NamedTuple):
 def paired(one: RunResult, other: RunResult) -> Iterator[tuple[TimedSlice, TimedSlice]]:
     """Yield the slices of the same steps of two runs.
 
-    Left out are slices of which either run timed less than half of the usual number of steps. So are those that end an epoch
-    if one run alone timed their last step: its batch may be smaller.
+    A slice is left out if either run timed less than half of the usual number of steps of it. So are those that end an epoch
+    if one run alone timed their last step: its batch may be smaller. Runs of two rounds have no slices in common: one was made
+    when the other had ended.
     """
+    if one.round_id != other.round_id:
+        return
     lengths = [slice_.steps for epoch in one.epochs for slice_ in epoch.slices]
     usual = max(set(lengths), key=lengths.count, default=0)
     for mine, theirs in zip(one.epochs, other.epochs, strict=False):
@@ -108,6 +110,30 @@ def spans(result: RunResult) -> set[tuple[int, int, int]]:
     return {(epoch.epoch, slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices}
 
 
+def first_rows(runs: Mapping[str, RunResult]) -> list[str]:
+    """Return which row of a repeat began first in each slice that all its runs have, in the order of the training.
+
+    Args:
+        runs: {row id: run}, at least one.
+
+    Returns:
+        Ids of rows. Empty if a run recorded no times of its turns, or was interrupted meanwhile.
+    """
+    if any(run.resumes or run.restarts for run in runs.values()):
+        return []
+    begins = {
+        row_id: {
+            (epoch.epoch, slice_.first_step): slice_.began_at
+            for epoch in run.epochs
+            for slice_ in epoch.slices
+            if slice_.began_at is not None
+        }
+        for row_id, run in runs.items()
+    }
+    shared = set[tuple[int, int]].intersection(*map(set, begins.values()))
+    return [min(begins, key=lambda row_id: begins[row_id][place]) for place in sorted(shared)]
+
+
 def _timed_slices(epoch: EpochRecord) -> Iterator[TimedSlice]:
     for slice_ in epoch.slices:
         steps = range(slice_.first_step, slice_.first_step + slice_.steps)
@@ -127,8 +153,8 @@ def is_disturbed(slice_: Slice) -> bool:
 def hodges_lehmann(values: Sequence[float]) -> float:
     """Return the median of the means of all pairs of values, each value with itself included.
 
-    It is as good as the mean where errors are normal (96 % of its precision), and single outliers hardly move it. Of very many
-    values, it is the mean over equal parts, each spread over all.
+    It is as good as the mean where errors are normal (96 % of its precision), and single outliers hardly move it. With
+    very many values, it is the mean over equal parts, each spread over all.
     """
     parts = math.ceil(len(values) / MOST_VALUES)
     estimates: list[float] = []

@@ -22,38 +22,38 @@ from compare.statistics import verdict_words
 from compare.statistics.statistics import VERDICT_PAIRS, JudgedRatio, Spread
 from compare.statistics.verdict_words import percent_words
 
-DISTURBED = "Other work disturbed it: do not rely on this."
-NO_FINDING = "Other work disturbed these runs. Make them again on an idle machine."
+DISTURBED = "Other programs took cores from it: do not rely on this."
+NO_FINDING = "Other programs took cores from these runs. Make them again on an idle machine."
 DOUBTS: dict[Doubt | None, str] = {
     None: "",
     "disturbed": DISTURBED,
     "late_losses": "Its losses came after the clock had stopped, so some work may not be timed: do not rely on this.",
-    "unwatched": "Too short to tell whether other work disturbed it: do not rely on this.",
+    "unwatched": "Too short to tell whether other programs took cores from it: do not rely on this.",
 }
 """Sentence behind one on times that are not reliable, see `verdict_statements.doubt`."""
 DOUBTED_ROW: dict[Doubt, str] = {
-    "disturbed": "disturbed by other work",
+    "disturbed": "other programs took cores",
     "late_losses": "losses that came after the clock had stopped",
     "too_short": "too few timed batches",
-    "unwatched": "too short to tell whether other work disturbed it",
+    "unwatched": "too short to tell whether other programs took cores",
 }
 """Why no time of a row is reliable, in brackets or behind a colon, see `Summary.doubt`."""
 _DOUBTED_RUNS = {
     "disturbed": "were disturbed",
     "late_losses": "got their losses late ({cautions:;})",
-    "unwatched": "were too short to tell whether other work disturbed them",
+    "unwatched": "were too short to tell whether other programs took cores from them",
 }
 """Predicates of several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
 NOT_PROVED = "The same training is not proved."
 
-FILES_UNWATCHED = "Files of pytest-benchmark without the plug-in do not say what other work disturbed."
+FILES_UNWATCHED = "These benchmark files do not say whether other programs took cores: they were made without the plug-in."
 
 _RELY_ON_NO_TIME = "Do not rely on these times."
 _NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."
 _AGAIN = f"{NO_FINDING.removesuffix('.')}: {{resume}}."
 _MOST_PACKAGES = 6
 MOSTLY_WITHIN = 0.7
-"""Ratio of the standard deviations within and between repeats from which on half of the variance is that within them."""
+"""Standard deviation within repeats over that between them. From here on, half of the variance is that within them."""
 
 Template = str | Callable[[Mapping[str, Any]], str]
 """Text with fields, see `Fields`, or a function of the values."""
@@ -169,8 +169,8 @@ def _noise_in_turns(values: Mapping[str, Any]) -> str:
     is_from_within = within >= MOSTLY_WITHIN * between
     advice = "longer runs help as much as more repeats" if is_from_within else "more repeats help, and longer runs hardly do"
     return (
-        f"From repeat to repeat, the ratio of two rows varies by {between:.1f} %. The noise within a repeat alone makes "
-        f"{within:.1f} %. So {advice}."
+        f"How many times as fast one row is as another varies by {between:.1f} % from repeat to repeat. Unsteady times within "
+        f"a repeat alone would make {within:.1f} %. So {advice}."
     )
 
 
@@ -188,7 +188,7 @@ def _made_again(values: Mapping[str, Any]) -> str:
     before = f" Ratios of epoch seconds in these repeats: {'; '.join(ratios)}." if ratios else ""
     return (
         f"{_repeat_words(values['repeats'], 'was', 'were')} made again with all rows (--again disturbed), "
-        f"{count(values['runs'], 'run')} in all. Other work had taken cores from {len(disturbed)} of the old runs "
+        f"{count(values['runs'], 'run')} in all. Other programs had taken cores from {len(disturbed)} of the old runs "
         f"({wording.listed(disturbed)}). Two old runs of a repeat still count in ratios if nothing disturbed either of them. "
         f"No other figure uses the old runs. They are kept in runs/*.replaced*.{before}"
     )
@@ -231,9 +231,12 @@ def _first_losses(values: Mapping[str, Any]) -> str:
         None: "the first losses differ by no more than rounding may do here, which is too much to tell",
         False: "THE FIRST LOSSES DO NOT AGREE, so do not compare the figures",
     }[values["agree"]]
-    differ = f"differ between the {values['between']} by at most {values['difference']:.1e} (relative; {values['mode']})"
+    differ = f"differ between the {values['between']} by at most {values['difference']:.1e} of their size ({values['mode']})"
     losses = differ if values["difference"] else f"are the same number in all {values['between']}"
-    return f"Timed runs: {verdict}: in {values['precision']} they {losses}, and {values['tolerance']:.0e} is allowed."
+    allowed = f"up to {values['tolerance']:.0e} counts as rounding"
+    return (
+        f"Timed runs, loss of the first batch before any update: {verdict}. In {values['precision']} they {losses}; {allowed}."
+    )
 
 
 def _scores_differ(values: Mapping[str, Any]) -> str:
@@ -291,7 +294,7 @@ def _verdict(values: Mapping[str, Any], text: str, separator: str) -> str:
 def _contestants_compared(values: Mapping[str, Any]) -> str:
     first, second = values["contestants"]
     if values["doubt"] == "disturbed":
-        return _verdict(values, f"{first} against {second}: no finding", ": ")
+        return _verdict(values, f"{first} against {second}: not known", ": ")
     return _verdict(values, verdict_words.faster(JudgedRatio.model_validate(values["judged"]), first, second), ": ")
 
 
@@ -300,7 +303,7 @@ def _mode_compared(values: Mapping[str, Any]) -> str:
     times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as {values['base']}"
     word = verdict_words.speedup_verdict(speedup)
     if values["doubt"] == "disturbed":
-        text = f"{name}: no finding"
+        text = f"{name}: not known"
     elif speedup.verdict == "too few repeats to tell":
         text = f"{name}: too few repeats to tell ({speedup.ratio.n} of {VERDICT_PAIRS}); it is {times} here"
     else:
@@ -314,11 +317,11 @@ def _family(values: Mapping[str, Any]) -> str:
 
 
 def _unmattering(values: Mapping[str, Any]) -> str:
-    return f"A difference below {percent_words(values['smallest_effect'])} does not matter here (--smallest-effect)."
+    return f"A difference below {percent_words(values['smallest_effect'])} counts as none (--smallest-effect)."
 
 
-def _open_questions(values: Mapping[str, Any]) -> str:
-    return f"{len(values['open'])} of {count(values['questions'], 'question')} ({'; '.join(values['open'])})."
+def _open_questions(values: Mapping[str, Any], which: str = "open") -> str:
+    return f"{len(values[which])} of {count(values['questions'], 'question')} ({'; '.join(values[which])})."
 
 
 def _decision_cut_short(values: Mapping[str, Any]) -> str:
@@ -329,24 +332,28 @@ def _decision_cut_short(values: Mapping[str, Any]) -> str:
 
 def _decided(values: Mapping[str, Any]) -> str:
     fewer = "Rows whose questions were decided before that ran fewer times. " if values["some_ran_fewer"] else ""
-    decided = "was" if values["questions"] == 1 else "were all"
-    questions, repeats = count(values["questions"], "question"), count(values["repeats"], "repeat")
-    return f"{questions} {decided} decided after {repeats}. {fewer}{_unmattering(values)}"
+    number, repeats = values["questions"], count(values["repeats"], "repeat")
+    decided = "The question is" if number == 1 else f"All {number} questions are"
+    return f"{decided} decided after {repeats}. {fewer}{_unmattering(values)}"
 
 
 def _not_decided(values: Mapping[str, Any]) -> str:
-    end = "Fewer than half of their runs made pairs, so repeats were not added. " if values["stuck"] else ""
+    end = "Fewer than half of these runs have a partner, so no repeats were added. " if values["stuck"] else ""
     if values["repeats"] >= values["most_repeats"]:
         end = f"The most is {values['most_repeats']} (--most-repeats). "
     repeats = count(values["repeats"], "repeat")
-    return f"Not decided after {repeats}: {_open_questions(values)} {end}{_unmattering(values)}"
+    open_words = f"Not decided after {repeats}: {_open_questions(values)} {end}{_unmattering(values)}" if values["open"] else ""
+    if not values["disturbed"]:
+        return open_words
+    unknown = f"{_open_questions(values, 'disturbed')} Other programs took cores from their runs."
+    return _joined(open_words, f"Not known: {unknown}" if open_words else f"Not known after {repeats}: {unknown}")
 
 
 def _accuracy_over_seeds(values: Mapping[str, Any]) -> str:
     accuracy = Spread.model_validate(values["accuracy"])
     guessing = f", {GUESSING}" if values["guesses"] else ""
-    quartiles = f"(quartiles {accuracy.low:.4f} to {accuracy.high:.4f}){guessing}"
-    return f"{values['row']}: test accuracy {accuracy.median:.4f} over {accuracy.n} seeds {quartiles}."
+    half = f"(middle half {accuracy.low:.4f} to {accuracy.high:.4f}){guessing}"
+    return f"{values['row']}: test accuracy {accuracy.median:.4f} over {accuracy.n} seeds {half}."
 
 
 def _target_accuracy(values: Mapping[str, Any]) -> str:
@@ -372,7 +379,7 @@ def _inexact_mode(values: Mapping[str, Any]) -> str:
     if "staleness" in values:
         parts.append(
             Fields().format(
-                "over {pushes} pushes, gradients were of weights {mean:.2f} updates old on average, {most} at most; "
+                "gradients came from weights that were {mean:.2f} updates old on average, {most} at most (of {pushes} pushes); "
                 "{waiting_seconds:.2f} s of waiting",
                 **values["staleness"],
             )
@@ -396,7 +403,7 @@ def unreliable_words(values: Mapping[str, Any]) -> str:
     if taken := values.get("cores_taken"):
         ends = dict.fromkeys(f"{end(taken):.2f}" for end in (min, max))
         budget = f" of a budget of {values['cores']}" if values["cores"] else ""
-        text += f": other work or the hypervisor took {' to '.join(ends)} cores{budget}, more than {DISTURBED_FROM}"
+        text += f": other programs or the hypervisor took {' to '.join(ends)} cores{budget}, more than {DISTURBED_FROM}"
     return f"{text}."
 
 
@@ -422,9 +429,19 @@ TEMPLATES: Templates = {
     ),
     "not_interleaved": _not_interleaved,
     "out_of_step": RowTemplate(
-        "took turns of other steps than the other rows in some repeats",
-        "number {repeats:,}",
-        "So whole runs are compared there, and noise of the machine counts.",
+        "in some repeats its turns were other training steps than those of the other rows",
+        "repeat {repeats:,}",
+        "So whole runs are compared there, and what else the machine did counts more.",
+    ),
+    "made_later": RowTemplate(
+        "not trained in turns with most other rows of a repeat, but before or after them, because a run was interrupted",
+        "repeat {repeats:,}",
+        "So whole runs are compared there, and what the machine did at another time counts.",
+    ),
+    "always_first": RowTemplate(
+        "began too often before the rows that it took turns with",
+        "{starts} of {repeats:successive repeat}, {turns} of {all_turns:turn}",
+        "What starts first may be slower, so ratios may be off. Orders alternate unless the suite has a defect: report it.",
     ),
     "made_again": _made_again,
     "set_apart": _set_apart,
@@ -461,7 +478,7 @@ TEMPLATES: Templates = {
         "too few timed batches to show a steady pace", "{batches} of {needed}", "Do not rely on these rates."
     ),
     "unwatched": RowTemplate(
-        f"too short to tell whether other work disturbed it, which needs {LEAST_TIMED_SECONDS} s of training",
+        f"too short to tell whether other programs took cores from it, which needs {LEAST_TIMED_SECONDS} s of training",
         _too_short_training,
         _RELY_ON_NO_TIME,
     ),
@@ -472,6 +489,10 @@ TEMPLATES: Templates = {
         _RELY_ON_NO_TIME,
     ),
     "busy": RowTemplate("the machine was busy when it began", "load average {load:.1f} on {logical_cores:logical core}"),
+    "busy_now": lambda values: (
+        f"Other programs use {wording.percent(values['share'])} of the {count(values['logical_cores'], 'core')} here now. "
+        "Times get less certain, and a row that loses too much to them gets no verdict: best wait until they have ended."
+    ),
     "throttled": RowTemplate(
         "CPUs ended at a lower clock than those of another row, so these times do not compare well",
         "{mhz:.0f} MHz, others {fastest_mhz:.0f}",
@@ -480,7 +501,7 @@ TEMPLATES: Templates = {
     "not_examined": "Identical training: not claimed: it was not examined.",
     "identical_training": _identical_training,
     "update_rule": (
-        "Update rule: one formula of this suite in all frameworks. The frameworks' own rules round differently: with them "
+        "Weight updates: all frameworks use one formula of this suite. Their own optimizers round differently: with them "
         "(--set optimizer.native=true) losses differ by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, "
         "float64)."
     ),
@@ -490,16 +511,17 @@ TEMPLATES: Templates = {
     ),
     "records_missing": "Spot checks: {records:record} of {runs:timed run} are missing.",
     "spot_checks_passed": _spot_checks_passed,
-    "gradients_prove_nothing": "Spot checks: gradients prove nothing: {reason}.",
+    "gradients_prove_nothing": "Spot checks: the gradients are no evidence for or against: {reason}.",
     "mode_not_claimed": "{mode}: not claimed: {reason}.",
-    "mode_compared_with": "{mode}: compared with {other}. The serial runs here see whole batches.",
+    "mode_compared_with": "{mode}: the proof compares it with {other}. The serial runs that are timed here see whole batches.",
     "first_losses": _first_losses,
     "first_loss_failed": Below("{framework}, {mode}: {where}."),
     "scores_differ": Below(_scores_differ),
     "reduced_precision": (
-        "Fewer digits than the precision says: {switches:,}. Those first losses are compared with no others."
+        "{switches:,}: with these switches a framework computes with fewer digits than its precision says. So the first losses "
+        "of those runs are not compared."
     ),
-    "one_hash": "Same {subjects:and}: one run alone has nothing to be compared with.",
+    "one_hash": "Not compared: {subjects:and}. Only one run recorded them.",
     "same_hashes": _same_hashes,
     "other_hashes": _other_hashes,
     "order_not_compared": (
@@ -516,7 +538,7 @@ TEMPLATES: Templates = {
     "contestants_compared": _contestants_compared,
     "mode_compared": _mode_compared,
     "input_compared": _mode_compared,
-    "no_finding": "No finding:",
+    "no_finding": "Not known:",
     "family": _family,
     "decision_cut_short": _decision_cut_short,
     "nothing_to_decide": "Not decided after {repeats:repeat}: no two runs can be compared.",
@@ -524,19 +546,19 @@ TEMPLATES: Templates = {
     "not_decided": _not_decided,
     "noise_in_turns": _noise_in_turns,
     "small_in_turns": (
-        "{names:;}: a difference below {percent:.0f} % between two frameworks may come from the turns: each pays a little for "
-        "every handover. Measure it with --no-turns as well."
+        "{names:;}: a difference below {percent:.0f} % between two frameworks may come from taking turns: each loses a little "
+        "time whenever it stops and goes on. Measure it with --no-turns as well."
     ),
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",
     "caution_of_side": _caution_of_side,
     "set_aside_of_side": "The {side}: {reason}",
-    "other_work": "{name}: the {what} changed, so these runs do not compute what they did before.",
-    "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
-    "without_partner": "{name}: {figures:figure} left over when runs were paired, not counted ({metric}).",
-    "limit_changed": "{name}: the marker's limit was {baseline} and is {candidate}. The candidate's counts.",
-    "medians_differ": "{name}: the medians of the {side}'s files differ by up to {times:.1f} times.",
+    "other_work": "{name}: other {what} than before, so another training.",
+    "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} are zero or less, and do not count ({metric}).",
+    "without_partner": "{name}: {figures:figure} without a partner on the other side, not counted ({metric}).",
+    "limit_changed": "{name}: the test's own limit was {baseline} before and is {candidate} now. The one of now counts.",
+    "medians_differ": "{name}: the {side}'s files disagree: one median is {times:.1f} times another.",
     "unreliable_runs": lambda values: f"{values['name']}: {unreliable_words(values)} Their times do not count.",
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
     "files_unwatched": FILES_UNWATCHED,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from common.machine.machine import cpu_name
 from compare.cli import wording
 from compare.judgement.cautions import AGAIN_DISTURBED, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, INPUT_CONDITIONS, MODE_CONDITIONS, division
@@ -168,7 +169,7 @@ def _with_shared_conditions(verdicts: Sequence[Statement], above: Sequence[State
 def _conditions(stored: StoredComparison, summary: Summary, switches: str, division: str, **mode: str) -> dict[str, str]:
     """Conditions that decide a row's times, by name."""
     spec, facts = _row(stored, summary).spec, stored.comparison.machine
-    place = ", ".join(dict.fromkeys(facts.get("gpus") or ())) if uses_accelerator(summary.device) else facts.get("processor")
+    place = ", ".join(dict.fromkeys(facts.get("gpus") or ())) if uses_accelerator(summary.device) else cpu_name(facts)
     place = place or summary.device
     return {
         "model": spec.model_label,

@@ -345,7 +345,14 @@ class Ladder:
             if self.settle_learning_rate():
                 self.record()
             step_sets = self.single_steps()
-            return [*self._whole_runs(), *(rung for step_set in step_sets for rung in self.rungs_of_step_set(step_set))]
+            compared = len(self._serial_recordings) + sum(len(self._mode_requests(mode)) for mode in self._claims)
+            self.progress(f"proof, rungs 1 to 7: whole runs of {compared} recordings are compared")
+            all_rungs = self._whole_runs()
+            for step_set in step_sets:
+                steps = f"single steps of {len(self._to_judge(step_set))} recordings are judged"
+                self.progress(f"proof, rung 8 in {step_set.teacher.spec.precision}{step_set.name_suffix}: {steps}")
+                all_rungs += self.rungs_of_step_set(step_set)
+            return all_rungs
 
     def close(self) -> None:
         """Stop judging."""

@@ -101,6 +101,7 @@ class Recorder:
             else:
                 pending.append([request])
         running: dict[Path, list[TraceRequest]] = {}
+        num_processes = len(pending)
 
         def next_call() -> launch.Call | None:
             for process in pending:
@@ -110,6 +111,7 @@ class Recorder:
                 recorded = [request for process in running.values() for request in process]
                 if all(self.is_made(request) or request in recorded for request in outside):
                     pending.remove(process)
+                    self._say_started(process, num_processes - len(pending), num_processes)
                     call = self._call(process, teachers)
                     running[call.log] = process
                     return call
@@ -156,9 +158,13 @@ class Recorder:
         """Whether a recording has been made."""
         return self._recorded.get(self.path(request)) == request
 
+    def _say_started(self, process: Sequence[TraceRequest], number: int, num_processes: int) -> None:
+        first = process[0]
+        what = f"{first.framework} records {_labels(process)} of {first.spec.model}, {first.spec.optimizer.name}"
+        self._progress(f"proof, process {number} of {num_processes}: {what}")
+
     def _call(self, process: list[TraceRequest], teachers: Sequence[TraceRequest]) -> launch.Call:
         framework, spec = process[0].framework, process[0].spec
-        self._progress(f"proof: {spec.model}, {spec.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
         for request in sorted(process, key=lambda request: request not in teachers):  # other processes wait for a teacher
             switches = claims.proved_switches(self._twins, framework, request.spec)

@@ -215,10 +215,11 @@ class StepTruth:
         def rounding(select: Callable[[StepOutcome], dict[str, Any]]) -> dict[str, float]:
             differences = [_largest_differences(select(true), select(copy_step)) for copy_step, _ in copy_steps]
             return {
-                name: ROUNDING_FACTOR * _rounding([difference[name] for difference in differences]) for name in select(true)
+                name: ROUNDING_FACTOR * float(rounding_error([difference[name] for difference in differences]))
+                for name in select(true)
             }
 
-        logits_rounding = _rounding([float(np.abs(copy_step.logits - true.logits).max()) for copy_step, _ in copy_steps])
+        logits_rounding = float(rounding_error([np.abs(copy_step.logits - true.logits).max() for copy_step, _ in copy_steps]))
         limits = StepOutcome(
             _loss_error(true, losses, copy_steps),
             rounding(lambda outcome: outcome.gradients),
@@ -253,7 +254,7 @@ class StepTruth:
             )
             for weights, batch in (self._taught.inputs(self.step, dtype, seed) for dtype, seed in seeds)
         )
-        rounding = _rounding([float(np.abs(copy_logits - logits).max()) for copy_logits, _ in copies])
+        rounding = float(rounding_error([np.abs(copy_logits - logits).max() for copy_logits, _ in copies]))
         return logits, losses, ROUNDING_FACTOR * (rounding + UNIT["float32"] * float(np.abs(logits).max()))
 
     def recorded_gradients(self, recorded: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
@@ -373,8 +374,8 @@ def gradient_slot(settings: Optimizer) -> tuple[str, float, float]:
 
 def _loss_error(true: StepOutcome, losses: Array, copy_steps: Sequence[tuple[StepOutcome, Array]]) -> float:
     """Return the largest rounding error of a step's loss: errors of its examples' losses need not cancel."""
-    error = _rounding([float(np.abs(other - losses).mean()) for _, other in copy_steps])
-    return ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
+    errors = [float(np.abs(other - losses).mean()) for _, other in copy_steps]
+    return float(loss_limit(errors, true.loss, UNIT["float32"]))
 
 
 def _largest_differences(truth: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, float]:
@@ -382,12 +383,24 @@ def _largest_differences(truth: Mapping[str, Array], other: Mapping[str, Array])
     return {name: float(np.abs(other[name] - array).max()) for name, array in truth.items()}
 
 
-def _rounding(errors: Sequence[float]) -> float:
-    """Return the rounding error from the errors of copies.
+def loss_limit(errors: npt.ArrayLike, loss: npt.ArrayLike, unit: float) -> npt.NDArray[np.floating]:
+    """Return the largest error of losses that rounding explains.
+
+    Args:
+        errors: [copies, ...] absolute errors of the losses of copies that are moved by one unit in the last place.
+        loss: [...] losses.
+        unit: relative rounding of one loss.
+    """
+    return ROUNDING_FACTOR * (rounding_error(errors) + unit * np.abs(loss))
+
+
+def rounding_error(errors: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    """Return the rounding error, [...], from the errors of copies, [copies, ...].
 
     It is the largest of the first `COPIES`, or the root mean square of all if that is larger.
     """
-    return max(*errors[:COPIES], float(np.sqrt(np.mean(np.square(errors)))))
+    copies = np.asarray(errors)
+    return np.maximum(copies[:COPIES].max(axis=0), np.sqrt(np.square(copies).mean(axis=0)))
 
 
 def _chains(spec: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:

@@ -112,7 +112,8 @@ def subject_parts(stored: StoredComparison) -> list[str]:
         else f"{len(wall_seconds)} of {wording.count(planned, 'run')}"
     )
     gpus = comparison.machine.get("gpus") if any(uses_accelerator(run.device) for run in runs) else None
-    where = ", ".join(gpus) if gpus else processors(comparison.machine).replace("(R)", "").removesuffix(" Processor")
+    short = str(comparison.machine.get("processor") or "").replace("(R)", "").removesuffix(" Processor")
+    where = ", ".join(gpus) if gpus else processors({**comparison.machine, "processor": short})
     digits = sorted({run.conditions.get("precision", "float32") for run in runs} | {spec.precision})
     return [
         f"{spec.model_label} on {comparison.data_name}: {length}, batch {spec.global_batch_size}, {repeats}{seeds}"
@@ -211,7 +212,7 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     one, other, _ = first.times
     if kind == "disturbed":
         where = _in(wording.listed(places, MAX_NAMED) if all(places) else "")
-        return f"no finding between {one.contestant} and {other.contestant}{where}: other work disturbed it"
+        return f"not known ({one.contestant} or {other.contestant}){where}: other programs took cores"
     quicker = [row_ratio.times[0].contestant for row_ratio in ratios]
     others = [
         f"{'' if name == one.contestant else f'{name} '}{_times(row_ratio)}{_in(place)}"
@@ -283,7 +284,7 @@ def _gains(ratios: Sequence[RowRatio], short: Mapping[str, str], base: str) -> l
         same_kind.sort(key=lambda row_ratio: -row_ratio.judged.ratio.value)
         names = [f"{row_ratio.fast.contestant} {short[row_ratio.fast.id]}" for row_ratio in same_kind]
         if kind == "disturbed":
-            sentences.append(f"no finding: other work disturbed {wording.listed(names, MAX_NAMED)}")
+            sentences.append(f"not known, as other programs took cores from the runs: {wording.listed(names, MAX_NAMED)}")
             continue
         listed = [
             f"{name} {verdict_words.bounded_words(row_ratio.judged.ratio)}"
@@ -334,7 +335,7 @@ def _fair(
         # Switches that the user has set apart are what is compared.
         on_purpose = switches.get(one.contestant, {}) != switches.get(other.contestant, {})
         levels = {row.spec.switches for row in rows}
-        even_out = f" (to make them equal: {FULL})" if levels <= {"plain", "usual"} and not on_purpose else ""
+        even_out = "; for equal ones add --switches closed" if levels <= {"plain", "usual"} and not on_purpose else ""
         first = _differing(stored, one, other)
         others = [
             name
@@ -479,7 +480,7 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     base = row_ratio.slow.input_words if row_ratio.is_of_inputs else "serial"
     rival = base if is_mode else row_ratio.times[1].contestant
     if judged.disturbed:
-        return f"{rival} disturbed", "?"
+        return f"{rival} not known", "?"
     ratio = judged.ratio if is_mode else row_ratio.times[2]
     mark = "~" if judged.verdict == "no difference that matters" and not row_ratio.is_in_doubt else "?"
     if row_ratio.is_decided:
@@ -534,15 +535,15 @@ def _remarks(
     is_one_training = findings.comparable and not stored.comparison.settings.seeds and not spec.optimizer.native
     if len(accuracies) > 1 and len(images) == 1 and is_one_training and not _proof_failures(stored, summaries):
         remarks.append(
-            "Accuracies of the same training may differ by rounding alone: "
+            "Accuracies may differ, as rounding leads to other weights: "
             f"one of {wording.count(number := images.pop(), 'test image')} is {percent(1 / number, 1)}."
         )
     inexact_rows = [row for row in stored.comparison.rows if row.spec.not_serial_because is not None and stored.runs[row.id]]
     if inexact_rows:
         modes = wording.listed(dict.fromkeys(row.spec.variant for row in inexact_rows), MAX_NAMED)
-        remarks.append(f"Not serial's mathematics, by design: {modes}.")
+        remarks.append(f"Train differently from serial on purpose: {modes}.")
     if stored.signature is not None and stored.signature.confirmed:
         remarks.append(stored.signature.sentence)
     if number := len(statement_words.sentences([*findings.troubles, *findings.environments], summaries)):
-        remarks.append(f"{wording.count(number, 'caution')} in all: {FULL}.")
+        remarks.append(f"{wording.count(number, 'caution')} about these figures: {FULL} lists all.")
     return remarks

@@ -147,7 +147,7 @@ def _rounding_note(summaries: Sequence[Summary]) -> str:
     ):
         return ""
     size = sizes.pop() or 1
-    return f"Accuracies of the same training may differ by rounding alone: one of {size:,} images is {1 / size:.4f}. "
+    return f"Accuracies may differ, as rounding leads to other weights: one of {size:,} images is {1 / size:.4f}. "
 
 
 def accuracy_table(summaries: Sequence[Summary], score_caution: str = "") -> Table:

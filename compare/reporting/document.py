@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import html
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +21,7 @@ from rich.text import Text
 
 from common.artifacts import atomic_files, records
 from common.data import cache
+from common.errors import UserError
 from common.machine import machine, plain_file
 from common.machine.machine import processors
 from compare.cli import exits, terminal, wording
@@ -187,6 +190,13 @@ class Report:
             self.explain()
         return code
 
+    def append_to(self, markdown: Path | None, code: int) -> int:
+        """Append the report to the file of `--markdown`, if there is one. Returns the exit code: not 0 if that failed."""
+        if markdown is None or not (unwritten := _append(markdown, self.to_markdown())):
+            return code
+        typer.echo(unwritten, err=True)
+        return code or exits.RUN_FAILED
+
     def explain(self) -> None:
         """Say on stderr why the exit code is not 0."""
         if self.failures:
@@ -267,10 +277,10 @@ class Report:
                 atomic_files.write_atomically(folder / path, content)
             pictures = [f"{PLOTS_FOLDER}/{path.name}" for path in drawn if path.suffix == ".svg"]
             pictures += [path for path in self.files if path.endswith(".png")]
-            atomic_files.write_atomically(folder / self.page_file, self.to_html(folder, pictures))
-            atomic_files.write_atomically(folder / self.markdown_file, self.to_markdown(pictures))
+            atomic_files.write_atomically(folder / self.page_file, machine.with_short_command(self.to_html(folder, pictures)))
+            atomic_files.write_atomically(folder / self.markdown_file, machine.with_short_command(self.to_markdown(pictures)))
             if self.json_file is not None:
-                atomic_files.write_atomically(folder / self.json_file, self.to_json() + "\n")
+                atomic_files.write_atomically(folder / self.json_file, machine.with_short_command(self.to_json()) + "\n")
         except OSError as error:
             advice = atomic_files.remedy(error, "choose another --out")
             return f"The report cannot be written to {folder} ({error}). {advice}"
@@ -307,7 +317,7 @@ class Report:
             lines += ["", f"More: {', '.join(f'[{path}]({path})' for path in section.more)}"] * bool(section.more)
             lines += [""]
         visible_tables = tables.with_rows(self.tables)
-        lines += ["## Tables", "", *map(tables.to_markdown, visible_tables)] * bool(visible_tables)
+        lines += ["## Tables", "", *map(_table_to_markdown, visible_tables)] * bool(visible_tables)
         lines += ["## Plots", "", *map(_plot_picture, pictures), ""] * bool(pictures)
         lines += self.notes
         if self.environment:
@@ -496,6 +506,27 @@ def findings_to_markdown(findings: SentenceGroups, *, level: int) -> list[str]:
     return lines
 
 
+@contextmanager
+def errors_in_markdown(values: Mapping[str, Any]) -> Generator[None]:
+    """On an error, write the reason to the file of `--markdown`. `values`: options by parameter."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        if (markdown := values["markdown"]) is not None:
+            _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
+        raise
+
+
+def _append(path: Path, text: str) -> str | None:
+    """Add text to a file. Returns why that failed, or None."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        return f"The report cannot be written to {path} ({error.strerror}). Choose another --markdown."
+    return None
+
+
 def without_output_options(argv: Sequence[str]) -> list[str]:
     """The words of a command without its output folder and without the signing key."""
     return without_options(argv, "--out", "--sign")
@@ -505,6 +536,15 @@ def without_options(argv: Sequence[str], *options: str) -> list[str]:
     """The words of a command without these options and their values."""
     remaining = [word for before, word in pairwise(["", *argv]) if not {*options} & {before, word}]
     return [word for word in remaining if not word.startswith(tuple(f"{option}=" for option in options))]
+
+
+def _table_to_markdown(table: Table) -> str:
+    """A table, behind a line to click on if it folds."""
+    text = tables.to_markdown(table)
+    if not table.folds:
+        return text
+    summary = f"{html.escape(table.title)}: {wording.count(len(table.rows), 'row')}"
+    return f"<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
 
 
 def _answer_to_markdown(label: str, sentences: Sequence[str]) -> list[str]:

@@ -72,8 +72,8 @@ class Live(Display):
         self._total, self._message = len(jobs), ""
         self._draw(at_once=True)
 
-    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
-        super().begin(name, label, seconds)
+    def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
+        super().begin(name, label, seconds, sharing, working)
         if self._runs and self._runs[-1].seconds is None:  # it stood for runs that worked together
             self._runs.pop()
         self._runs.append(_Run(name, label))

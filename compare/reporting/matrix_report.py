@@ -56,7 +56,7 @@ class CellVerdict(NamedTuple):
     def winner(self) -> str:
         """The faster contestant, or why none is named."""
         if self.disturbed:
-            return "no finding: other work disturbed it"
+            return "not known: other programs took cores from it"
         return verdict_text(
             self.judged, when_above=self.first.contestant, when_below=self.second.contestant, when_neither="no difference shown"
         )

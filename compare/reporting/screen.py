@@ -151,7 +151,7 @@ class Screen:
 
 def caution_count(number: int) -> list[str]:
     """A remark on the number of cautions in the whole report. Empty if there are none."""
-    return [f"{wording.count(number, 'caution')}: {FULL}."] if number else []
+    return [f"{wording.count(number, 'caution')} about these figures: {FULL} lists all."] if number else []
 
 
 def _join_parts(parts: Sequence[str], width: int) -> list[str]:
@@ -171,7 +171,7 @@ def _answer_lines(console: Console, answer: Paragraph, label_width: int, width: 
     indent = 2 + (label_width + 2 if label_width and is_beside else 0)
     sentences = list(answer.sentences)
     if len(sentences) > max_sentences:
-        sentences = [*sentences[:max_sentences], f"and {len(sentences) - max_sentences} more ({FULL})"]
+        sentences = [*sentences[:max_sentences], f"and {len(sentences) - max_sentences} more ({FULL} lists all)"]
     lines = [line for sentence in sentences for line in _indented(console, Text(wording.one_line(sentence)), indent, width)]
     style = TONES.get(answer.tone, "bold")
     if lines and answer.label and not is_beside:
@@ -224,7 +224,7 @@ def _chart_lines(console: Console, chart: Chart, rows: int, width: int) -> list[
             line.append(f"  {cell}{' ' * (column - cell_len(cell))}", f"bold {MARKS[cell]}" if cell in MARKS else "")
         lines.append(line)
     if left_out > 0:
-        lines.append(Text(f"  and {wording.count(left_out, 'row')} more ({FULL})"))
+        lines.append(Text(f"  and {wording.count(left_out, 'row')} more ({FULL} lists all)"))
     if chart.legend:
         lines += _indented(console, Text(chart.legend, "dim"), 2, width)
     return lines
@@ -236,7 +236,7 @@ def _table_lines(console: Console, table: Table, rows: int, width: int) -> list[
         console.print(tables.to_rich(replace(table, rows=table.rows[:rows]), width))
     lines = [Text.from_ansi(line) for line in captured.get().splitlines()]
     if (left_out := len(table.rows) - rows) > 0:
-        lines.append(Text(f"and {wording.count(left_out, 'row')} more ({FULL})"))
+        lines.append(Text(f"and {wording.count(left_out, 'row')} more ({FULL} lists all)"))
     return lines
 
 

@@ -194,7 +194,7 @@ def _faster(
         if reasons[ours.id]:
             kinds.setdefault("no verdict, an epoch is not the same work", []).append(row.name)
         elif ours.id in judged_by_row and (ours.disturbed or theirs.disturbed):
-            kinds.setdefault("no finding, other work disturbed them", []).append(row.name)
+            kinds.setdefault("not known, because other programs took cores from them", []).append(row.name)
         elif ours.id in judged_by_row:
             judged = judged_by_row[ours.id]
             kind = verdict_text(
@@ -321,7 +321,7 @@ def _speed(matched: _MatchedRow, judged: JudgedRatio, folders: tuple[Path, Path]
     times = f"{quick} is {interval_words(ratio)} times as fast as {slow}"
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
-        return " ".join([f"{matched.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
+        return " ".join([f"{matched.name}: not known.", *(advice_words(AGAIN, folder) for folder in disturbed)])
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
     text = f"{matched.name}: {unclear}{times}{p_value_text(judged)}."
     if judged.verdict == "too few repeats to tell":

@@ -83,6 +83,8 @@ class Table:
     note: str = ""
     files_note: str = ""
     """Addition to the note on columns that the terminal does not show."""
+    folds: bool = False
+    """Whether a report in Markdown shows only the title, until somebody clicks on it."""
     apart: tuple[str, ...] = ()
     """Keys of columns by whose values LaTeX splits the table."""
 

@@ -28,6 +28,7 @@ from compare.results import store
 from compare.results.store import Comparison
 
 _LOCK_FILE = ".lock"
+_GITIGNORE = "# Written by convtwins. Remove this file to keep these results in git.\n*\n"
 _LOCK_SECONDS = 1.0
 """Timeout of locking a folder. A command that only checks whether a folder is busy locks it for a moment."""
 
@@ -227,7 +228,10 @@ def locked(folder: Path) -> Generator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK_FILE, timeout=_LOCK_SECONDS)
+        is_new = not any(folder.iterdir())
         lock.acquire(poll_interval=0.02)
+        if is_new:
+            (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
     except filelock.Timeout:
         raise FolderError(f"Another command works in {folder}. Wait for it, or choose another --out.") from None
     except OSError as error:

@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 FOLDER = "best"
 """Subfolder of the cache folder."""
 
-_IDENTITY = ("processor", "logical_cores", "host")
+_IDENTITY = ("processor", "processor_model", "logical_cores", "host")
 
 
 class SwitchSearchBudget(Frozen):

@@ -33,7 +33,7 @@ class TurnDisplay(Protocol):
 
     def plan(self, jobs: Sequence[str]) -> None: ...
 
-    def begin(self, name: str, label: str, seconds: float = 0.0) -> None: ...
+    def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None: ...
 
     def end(self, result: RunResult | None = None, note: str = "") -> None: ...
 
@@ -51,7 +51,7 @@ class LabelDisplay:
     def plan(self, jobs: Sequence[str]) -> None:
         """Show nothing."""
 
-    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
+    def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
         """Show the label."""
         self._say(label)
 
@@ -149,9 +149,9 @@ def _run_together(
         while working:
             first, *others = working.values()
             words = f"{label(first)} and {len(others)} more in turns" if others else label(first)
-            progress.begin(name(first.item), words, time.monotonic() - started)
+            progress.begin(name(first.item), words, time.monotonic() - started, len(jobs), len(working))
             number, result = next(ended)
-            job = working.pop(places[number])
-            # Its share of the round so far: nobody knows what it would have taken alone.
-            progress.begin(name(job.item), label(job), (time.monotonic() - started) / len(jobs))
+            job = working[places[number]]
+            progress.begin(name(job.item), label(job), time.monotonic() - started, len(jobs), len(working))
+            del working[places[number]]
             yield places[number], result

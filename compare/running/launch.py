@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import psutil
 
@@ -46,10 +47,11 @@ _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
 """Grace period of a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
-_POLL_SECONDS = 0.5
-"""Interval between two polls of the running processes."""
+_POLL_SECONDS, _LOOK_SECONDS = 0.5, 0.25
+"""Interval between two polls of the running processes, and between two looks at a single one."""
 PROBE_SECONDS = 60.0
 """Limit of an answer of an interpreter."""
+_PART_LETTERS = 2**16
 _LAST_LINES = 8
 _REASON_LENGTH = 400
 _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
@@ -216,6 +218,84 @@ class DescribingProcess(_CapturedProcess):
         return fields
 
 
+class CommandOutput(NamedTuple):
+    """How a command of a user ended."""
+
+    stdout: str
+    stderr: str
+    """Empty if it was not captured apart."""
+    code: int
+
+
+def run_command(
+    words: Sequence[str],
+    folder: Path | None,
+    environment: Mapping[str, str],
+    *,
+    stderr: int = subprocess.STDOUT,
+    most_letters: int | None = None,
+) -> CommandOutput:
+    """Run a user's command to its end, with its descendants in a group of their own, which ends if this process is interrupted.
+
+    Args:
+        words: program and arguments. No shell reads them.
+        folder: where it runs. None: here.
+        environment: all its variables.
+        stderr: `subprocess.PIPE` captures it apart from stdout.
+        most_letters: limit of what is captured of stdout, and of stderr. A command that prints more is killed. None: no limit.
+    """
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # a word with a null letter is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnfitError(f"{words[0]} cannot be started ({reason}). Name a program that is there.") from None
+    try:
+        output, errors = process.communicate() if most_letters is None else _captured(process, most_letters)
+        return CommandOutput(output, errors or "", process.returncode)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, str]:
+    """Return what a process prints on stdout and stderr. One that prints more on either is killed."""
+    parts: dict[IO[str], list[str]] = {stream: [] for stream in (process.stdout, process.stderr) if stream is not None}
+
+    def read(stream: IO[str]) -> bool:
+        left = most_letters
+        with stream:
+            while part := stream.read(_PART_LETTERS):
+                left -= len(part)
+                if left < 0:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return False
+                parts[stream].append(part)
+        return True
+
+    with ThreadPoolExecutor(len(parts)) as readers:
+        is_whole = all(list(readers.map(read, parts)))
+    process.wait()
+    if not is_whole:
+        raise UnfitError(f"A command printed more than {most_letters:,} letters. Received: {process.args}. Let it print less.")
+    output, *errors = ("".join(texts) for texts in parts.values())
+    return output, "".join(errors)
+
+
 def _last_lines(text: str) -> str:
     return "\n".join(text.splitlines()[-_LAST_LINES:])
 
@@ -287,6 +367,21 @@ def start(
     )
 
 
+_Result = TypeVar("_Result")
+
+
+def waited_for(looks: Generator[StartedProcess, None, _Result]) -> _Result:
+    """Return what a generator that looks at its process returns, with a look every quarter of a second."""
+    with contextlib.closing(looks):  # a signal that ends the waiting here closes it before it goes on
+        while True:
+            try:
+                process = next(looks)
+            except StopIteration as ended:
+                return ended.value
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_SECONDS)
+
+
 def stop(process: StartedProcess, *, grace_seconds: float = _GRACE_SECONDS, kill_seconds: float = KILL_SECONDS) -> None:
     """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. A second call does nothing.
 
@@ -343,6 +438,24 @@ def _stop_if_hung(process: StartedProcess, hang_monitor: watchdog.Watchdog, fold
     return f"{hang.message}{stacks_text}"
 
 
+def calling(call: Call) -> Generator[StartedProcess, None, int]:
+    """Call a twin as `call` does, one look at its process for each step of the generator. Returns its exit code."""
+    process: StartedProcess | None = None
+    try:
+        with signals.defer_signals():
+            process = start(call.contestant, call.arguments, log=call.log, environment=call.environment)
+        folder = call.log.with_suffix(".stacks")
+        hang = yield from watching(process, watch=lambda: None, hang_seconds=call.hang_seconds, folder=folder)
+    except BaseException:
+        if process is not None:
+            stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        raise
+    stop(process)
+    if hang is not None:
+        _append_hang(call.log, hang)
+    return checked_exit_code(call, process.returncode)
+
+
 class Call(NamedTuple):
     """One call `python -m <twin> arguments...` for `call_all`."""
 
@@ -360,9 +473,7 @@ def call(contestant: Contestant, arguments: Sequence[str], *, log: Path, hang_se
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
-    waiting, codes = [Call(contestant, arguments, log, hang_seconds)], list[int]()
-    call_all(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
-    return codes[0]
+    return waited_for(calling(Call(contestant, arguments, log, hang_seconds)))
 
 
 def call_all(
@@ -414,9 +525,13 @@ def _has_ended(twin_call: Call, process: StartedProcess, hang_monitor: watchdog.
             return False
     stop(process)
     if hang is not None:
-        with twin_call.log.open("a", encoding="utf-8") as file:
-            file.write(f"{hang}\n")
+        _append_hang(twin_call.log, hang)
     return True
+
+
+def _append_hang(log: Path, hang: str) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{hang}\n")
 
 
 def checked_exit_code(call: Call, code: int) -> int:

@@ -101,6 +101,10 @@ Hosts = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
 Modes = Annotated[tuple[str, ...] | None, Parsed(parse_modes), typer.Option(help=MODES)]
+Turns = Annotated[
+    bool | None,
+    typer.Option("--turns/--no-turns", help="Let the runs of a repeat train in turns of a quarter second. Default: on a CPU."),
+]
 Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
 Workers = Annotated[tuple[int, ...] | None, Integers(least=0), typer.Option(help=WORKERS)]
 Resume = Annotated[
@@ -108,6 +112,8 @@ Resume = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help=f"{OUT} Default: one named by time under results/.")]
 OutOrNone = Annotated[Path | None, typer.Option("--out", help=f"{OUT} Default: nothing is kept.")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")]
+"""Option `--markdown`. The command gives `document.errors_in_markdown` to its frame, and ends with `Report.append_to`."""
 Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")]
 """Option `--sign`. A command calls `signing.check_key` before it begins."""
 Signers = Annotated[

@@ -49,6 +49,9 @@ def settings_of_cells(
         values, matrix = _split_matrix_fields(values)
         contestants = tuple(Contestant.from_fields(name, fields) for name, fields in cast(dict[str, Any], named).items())
         settings = settings.updated(until=until, stated_settings=tuple(matrix), contestants=contestants, **matrix)
+        if not isinstance(spec_file, Mapping):
+            for _, cell_values in axes.expand(values):
+                spec.check_fields(cell_values, f"spec file {spec_file}")
     given_options = {field: value for field, value in options.items() if value is not None}
     for overrides in (given_options, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):

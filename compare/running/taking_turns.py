@@ -10,10 +10,12 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -48,9 +50,11 @@ class Seat:
 
     Args:
         path: path of its socket, which no other file has.
+        round_id: name of its round, which no other round has.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, round_id: str = "") -> None:
+        self.round_id = round_id
         self.environment: Mapping[str, str] = {SOCKET_VARIABLE: path}
         """Environment variables for the process of the run."""
         self.computed_seconds = 0.0
@@ -69,6 +73,23 @@ class Seat:
         """Timed steps that were left of the epoch when it asked last."""
         self._stopped_at = 0.0
         self._cpu_seconds = 0.0
+        self._slowed = threading.Lock()
+        """Held by a thread that slows the run down."""
+        self._works = threading.Event()
+        """Set while the run is not stopped."""
+        self._works.set()
+
+    @contextlib.contextmanager
+    def slowing(self) -> Generator[bool]:
+        """Wait for the run's turn, at most POLL_SECONDS, to slow it down from another thread. Within the block the turn does
+        not end.
+
+        Yields:
+            Whether it works: nobody may slow it down, and so continue it, while it waits.
+        """
+        self._works.wait(POLL_SECONDS)
+        with self._slowed:
+            yield self._works.is_set()
 
     @property
     def waits(self) -> bool:
@@ -131,6 +152,9 @@ class Seat:
         """Stop all processes of a run that has asked for its next turn."""
         if self._process is None:
             return
+        self._works.clear()
+        with self._slowed:  # until nobody slows it down
+            pass
         _stop_session(self._process)
         self._stopped_at = time.time()
         tree = footprint.read_tree(psutil.Process(self._process.pid))
@@ -147,6 +171,7 @@ class Seat:
         self.computed_seconds += max(used_seconds - self._cpu_seconds, 0.0)
         continued_at = time.time()
         _continue_session(self._process)
+        self._works.set()
         answer = {"steps": steps, "stopped_at": self._stopped_at, "continued_at": continued_at}
         self._paused_seconds, self._asked_at, self._answered_at = self.paused_seconds(), None, time.monotonic()
         with contextlib.suppress(OSError):  # it has died, which its process tells
@@ -280,11 +305,12 @@ def run_round(
         free_memory: returns the bytes of memory that further processes can have.
     """
     planned, imported = deque(enumerate(items)), deque[_TurnTaker[_Item, _Result]]()
+    round_id = secrets.token_hex(8)
     with contextlib.ExitStack() as closing:
         folder = closing.enter_context(PrivateFolder())
 
         def start(place: int, item: _Item) -> _TurnTaker[_Item, _Result]:
-            seat = Seat(str(folder.path / str(place)))
+            seat = Seat(str(folder.path / str(place)), round_id)
             closing.callback(seat.close)  # after its run: one whose launcher has gone would call that its own failure
             taker = _TurnTaker[_Item, _Result](place, seat, run(item, seat))
             closing.callback(taker.close)
@@ -308,6 +334,14 @@ def run_round(
                 runs.append(imported.popleft())
                 yield from runs[-1].advance(0)
             yield from _take_turns(runs, turn_seconds)
+
+
+def importing_at_once(number: int, cores: int) -> int:
+    """Return how many of so many runs import at the same time: as many as have a core each, and as divide them.
+
+    So each imports beside as many others.
+    """
+    return max((count for count in range(1, cores + 1) if number % count == 0), default=1)
 
 
 def _import(runs: Collection[_TurnTaker[_Item, _Result]]) -> Generator[tuple[int, _Result]]:

@@ -99,7 +99,7 @@ class JudgedRatio(Frozen):
     smallest_effect: float | None = None
     """Relative difference that matters, e.g. 0.05, if one was named before the runs."""
     disturbed: bool = False
-    """Whether other work disturbed one of the runs. Then a report gives no finding, and no ratio."""
+    """Whether other work disturbed one of the runs. Then a report gives not known, and no ratio."""
     smaller_p: float | None = None
     """p-value of the test that the true difference is as large as `smallest_effect`, corrected by `equivalence_p_values`."""
 

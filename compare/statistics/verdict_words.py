@@ -20,7 +20,7 @@ from compare.statistics.statistics import (
 
 _Contestant = TypeVar("_Contestant")
 
-UNBOUNDED = "too few repeats to bound it"
+UNBOUNDED = "too few repeats for an interval"
 """Text in place of an interval that is too wide to mean anything."""
 HOLDS = "Intervals hold however often repeats are added."
 """Note on intervals that are corrected for looks at every number of pairs."""
@@ -101,8 +101,9 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
     if least is None:
         return ""
     return (
-        f" Times vary from run to run. As much as {subject} varied, a difference of {difference_words(least)} is found in "
-        f"{percent(POWER)} of cases, and a smaller one may be missed. This is an average over what the noise may truly be."
+        f" Times vary from run to run. Judging by how much {subject} varied here, such a comparison finds a difference of "
+        f"{difference_words(least)} in {percent(POWER)} of cases, and may miss a smaller one. That is an average over what the "
+        "true variation may be."
     )
 
 
@@ -125,10 +126,10 @@ def family_words(
     )
     end += f"{resolution_words([ratio.ratio for ratio in tested_ratios], number)}"
     if number == 1:
-        return f"If both were equal, one would be called faster in at most {risk} of such comparisons ({tests}).{end}"
+        return f"If both were equal, chance alone would call one faster in at most {risk} of such reports ({tests}).{end}"
     return (
-        f"{number} comparisons were made: the risk that any difference named here is not there is at most {risk}, for all "
-        f"together ({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
+        f"Chance alone can make equal things look different. Of reports like this one, with {number} comparisons, at most "
+        f"{risk} name any difference that is not there ({tests}, Holm-corrected). Each interval alone is {level} sure.{end}"
     )
 
 

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import distributed
 
-from common.data.sources import DatasetSplit
-from common.models.weights import ReadOnlyWeights
-from common.training import ensemble
-from common.training.evaluation import evaluate as score_split
-from common.training.trainer import Batch, StepBreakdown, Update
-from pytorch_impl import evaluate, train, weights
+from common.training.averaging_trainer import AveragingTrainer
+from common.training.trainer import Update
+from pytorch_impl import evaluate, train
 from pytorch_impl.parallel import group, vectors
 from pytorch_impl.parallel.trainer import Trainer
 
 
-class ModelAveraging(Trainer):
-    """One rank of several, which trains on its own shards only. Its environment holds its number, see `rendezvous`.
-
-    Scores are of the averaged model. It is a separate copy, so scoring does not change the training.
-    """
+class ModelAveraging(AveragingTrainer, Trainer):
+    """One rank of several, which trains on its own shards only. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
-        self.shard = distributed.get_rank(), distributed.get_world_size()
-        self.devices = self._ranks()
-        self._shards = group.all_ranks()
+        self._join_ranks(group.all_ranks())
         self._local_model = self._new_model(None)
         self._model = self._new_model(None)
         self._optimizer = self._new_optimizer(self._local_model)
@@ -41,58 +32,17 @@ class ModelAveraging(Trainer):
         )
         return loss * (num_local / update.num_examples), num_correct
 
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update this rank's model once. Then average all ranks' weights, if an average is due."""
-        outcome = super().train_step(batch, num_examples, learning_rate)
-        every_steps = self._spec.averaging.every_steps
-        if every_steps is not None and self._step % every_steps == 0:
-            vectors.assign(_values(self._local_model), self._average())
-        return outcome
+    def _local_values(self) -> torch.Tensor:
+        return vectors.flatten(_values(self._local_model))
 
-    def _average(self) -> torch.Tensor:
-        rank, ranks = self.shard
-        # Ranks that own parts of unequal size count as much as they have examples (McMahan et al. 2017).
-        weight = self._plan.weight(ranks, rank)
-        return self._shards.sum_tensor(vectors.flatten(_values(self._local_model)) * weight) / ranks
+    def _set_local(self, values: torch.Tensor) -> None:
+        vectors.assign(_values(self._local_model), values)
 
-    def finish_epoch(self) -> None:
-        vectors.assign(_values(self._model), self._average())
+    def _set_averaged(self, values: torch.Tensor) -> None:
+        vectors.assign(_values(self._model), values)
 
-    def report(self, test: DatasetSplit) -> dict[str, Any]:
-        """Report the scores of the ranks' own models, and the bytes of the averages."""
-        (rank, ranks), size = self.shard, self._spec.global_batch_size
-        predictions, losses = np.zeros((ranks, len(test)), np.int64), np.zeros(ranks)
-        for start in range(0, len(test), size):
-            part = slice(start, start + size)
-            images, labels = self._tensor(test.images[part]), self._tensor(test.labels[part])
-            loss, predicted = evaluate.score(self._local_model, images, labels, self._objective)
-            predictions[rank, part] = predicted.cpu().numpy()
-            losses[rank] += float(loss)
-        average, _ = score_split(self, test, size)
-        every_steps = self._spec.averaging.every_steps
-        # Each epoch ends with an average that is scored.
-        averages = math.ceil(self._step / self._plan.steps_per_epoch) + (self._step // every_steps if every_steps else 0)
-        # A ring sends all but one rank's part, once to sum and once to distribute the sum.
-        sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._local_model))
-        return {
-            "members": ensemble.members(
-                test.labels, self.all_reduce_shards(predictions), self.all_reduce_shards(losses), average
-            ),
-            "bytes_per_step": sent * averages / self._step,
-        }
-
-    def compute_and_exchange(self, batch: Batch, num_examples: int) -> str:
-        """Return why compute and exchange of a step cannot be timed separately."""
-        return "most steps send nothing: the weights are averaged now and then"
-
-    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """Return a rank's forward pass, backward pass and update, or why they cannot be called one by one."""
-        return self._break_down(self._local_model, batch, num_examples)
-
-    def load_weights(self, values: ReadOnlyWeights) -> None:
-        values = dict(values)  # each is drawn once for both models
-        for model in (self._local_model, self._model):
-            weights.load(model, self._architecture, values)
+    def _score_local(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        return evaluate.score(self._local_model, self._tensor(images), self._tensor(labels), self._objective)
 
 
 def _values(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -2,132 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.sources import DatasetSplit
-from common.models.weights import ReadOnlyWeights, Weights, split
-from common.processes import parameter_server, rendezvous
-from common.training.communication import server_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
+from common.processes.parameter_server import ServerConnection
+from common.processes.server_trainer import ServerTrainer
+from common.training.trainer import Update
 from pytorch_impl import weights
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.trainer import Trainer
 
 
-class ParameterServer(Trainer):
+class ParameterServer(ServerTrainer, Trainer):
     """One rank of several. Its environment holds its number, see `rendezvous`."""
 
+    _vectors = vectors
+
     def _build(self) -> None:
-        self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.devices = self._ranks()
-        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.rendezvous_id())
+        self._join_server()
         self._model = self._new_model(_WorkerGroup(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         parameters = list(self._model.parameters())
-        # Twin: the server's values have the canonical order of parameters. Each has the layout of the compressor's messages.
         self._parameters = {
             name: parameters[place] for name, place in weights.positions(self._model, self._architecture).items()
         }
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        # An asynchronous worker uses the mean loss over its own shard.
-        synchronous = self._spec.parameter_server.updates == "synchronous"
-        num_counted = update.num_examples if synchronous else len(labels)
+        num_counted = self._num_counted(len(labels), update)
         worker_update = update._replace(num_examples=num_counted)
         loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, worker_update)
         return loss * (num_counted / update.num_examples), num_correct, list(self._compressor.compress(gradients))
 
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Compute gradients, push them to the server and pull the weights that it has updated."""
-        step: Any = super().train_step(batch, num_examples, learning_rate)
-        loss, num_correct, messages = step
-        self._server.push([message.cpu().numpy() for message in messages], learning_rate)
-        self._pull()
-        return loss, num_correct
-
     @torch.no_grad()
-    def _pull(self) -> None:
-        parts = self._tensor(self._server.pull()).split(self._compressor.sizes)
+    def _set_parameters(self, values: npt.NDArray[Any]) -> None:
+        parts = self._tensor(values).split(self._compressor.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
             parameter.copy_(self._compressor.restore(name, part))
-
-    def finish_epoch(self) -> None:
-        self._server.barrier()
-        self._pull()  # includes what other workers have pushed since
-
-    def broadcast_statistics(self) -> None:
-        if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
-            values = vectors.flatten(statistics).cpu().numpy()
-            vectors.assign(statistics, self._tensor(self._server.sum(values if self.shard[0] == 0 else np.zeros_like(values))))
-
-    def report(self, test: DatasetSplit) -> dict[str, Any]:
-        """Report the server's measurements, and the bytes of the exchange."""
-        fields = self._server.report()
-        statistics = statistics_payload_bytes(self._spec, self._architecture)
-        return fields | {"bytes_per_step": fields["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
-
-    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """Return a step without the server, and push and pull; or why they cannot be separated."""
-        if self._synchronises:
-            return "BatchNorm's statistics are exchanged within forward and backward"
-        messages: list[npt.NDArray[Any]] = []
-        train_alone: Any = super().train_step
-
-        def compute() -> None:
-            nonlocal messages
-            messages = [message.cpu().numpy() for message in train_alone(batch, num_examples, 0.0)[2]]
-
-        def exchange() -> None:
-            self._server.push(messages, 0.0)
-            self._pull()
-
-        return ComputeAndExchange(compute, exchange)
-
-    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """Return a worker's forward and backward pass, or why they cannot be called one by one."""
-        breakdown = self._break_down(self._model, batch, num_examples)
-        if isinstance(breakdown, str):
-            return breakdown
-        notes = filter(None, [breakdown.note, "the server updates the weights"])
-        return breakdown._replace(optimizer=None, note="; ".join(notes))
-
-    def close(self) -> None:
-        self._server.close()
-
-    def load_weights(self, values: ReadOnlyWeights) -> None:
-        weights.load(self._model, self._architecture, values)
-        self._server.load(self._trainable()[0], self._compressor.counts)
-
-    # The server holds the optimizer, of one vector of all parameters.
-
-    def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        return {f"{slot}/0": values for slot, values in self._server.slots().items()}
-
-    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        self._server.load_slots({path.removesuffix("/0"): array for path, array in values.items()})
-
-    def _trainable(self) -> list[npt.NDArray[Any]]:
-        vectors_by_parameter = [
-            self._compressor.flatten(name, parameter.detach()) for name, parameter in self._parameters.items()
-        ]
-        return [torch.cat(vectors_by_parameter).cpu().numpy()]
-
-    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        parts = self._tensor(arrays[0]).split(self._compressor.sizes)
-        canonical = [self._compressor.to_canonical(name, part) for name, part in zip(self._parameters, parts, strict=True)]
-        return split(torch.cat(canonical).cpu().numpy(), self._architecture)
 
 
 class _WorkerGroup:
     """The group of all workers, which sums over processes for synchronised BatchNorm."""
 
-    def __init__(self, server: parameter_server.ServerConnection) -> None:
+    def __init__(self, server: ServerConnection) -> None:
         self._server = server
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:

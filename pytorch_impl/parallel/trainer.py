@@ -118,7 +118,7 @@ class Trainer(trainer.BaseTrainer):
             distributed.destroy_process_group()
 
     def load_weights(self, values: ReadOnlyWeights) -> None:
-        weights.load(self._model, self._architecture, values)
+        self._load_into(self._model, values)
         self.broadcast_statistics()
 
     def weights(self) -> Weights:
@@ -242,11 +242,11 @@ class Trainer(trainer.BaseTrainer):
         residuals = [compressor._residuals and list(compressor._residuals) for compressor in compressors]
         optimizer = vars(self).get("_optimizer")
         if optimizer is not None:
-            optimizer.apply = lambda gradients, learning_rate, step: None
+            self._optimizer = _RestingOptimizer(optimizer)
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
         if optimizer is not None:
-            del optimizer.apply
+            self._optimizer = optimizer
         for buffer, values in zip(buffers, statistics, strict=True):
             buffer.copy_(values)
         for compressor, values in zip(compressors, residuals, strict=True):
@@ -266,6 +266,16 @@ class Trainer(trainer.BaseTrainer):
             batch.labels.to(self._device, non_blocking=True),
             tuple(mask.to(self._device, non_blocking=True) for mask in batch.masks),
         )
+
+    def _load_into(self, model: torch.nn.Module, values: ReadOnlyWeights) -> None:
+        weights.load(model, self._architecture, values)
+
+    def _statistics(self) -> list[torch.Tensor]:
+        # Twin: torch's BatchNorm counts its batches too, and the count is no statistic.
+        return [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
+
+    def _to_host(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
+        return tensor.cpu().numpy()
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.tensor(array, device=self._device)
@@ -296,6 +306,21 @@ class Trainer(trainer.BaseTrainer):
 
         note = "forward and backward hold the exchange of BatchNorm's statistics" if self._synchronises else None
         return StepBreakdown(transfer, forward, backward, optimizer, note=note)
+
+
+class _RestingOptimizer:
+    """An optimizer of blank batches, which changes nothing. The loss has the scale of the optimizer that it stands for."""
+
+    def __init__(self, optimizer: optim.TwinOptimizer) -> None:
+        self._optimizer = optimizer
+        self.state, self.load_state = optimizer.state, optimizer.load_state
+
+    @property
+    def scale(self) -> float:
+        return cast(optim.LossScaled, self._optimizer).scale
+
+    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        pass
 
 
 @cache

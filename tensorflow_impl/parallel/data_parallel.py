@@ -71,7 +71,7 @@ def run_on_shards(strategy: Any, replica_fn: Callable[..., Any], images: Any, la
 
     def run_on_own_shard() -> Any:
         with tf.device("CPU:0"):  # where the batch is: only the shard is sent, and no bound is computed on a GPU
-            part = shard_slice(images)
+            part = _shard_slice(images)
             shard = images[part], labels[part], [mask[part] for mask in masks]
         return replica_fn(*shard)
 
@@ -84,7 +84,7 @@ def sum_replicas(strategy: Any, values: Any) -> tf.Tensor:
         return tf.add_n(strategy.experimental_local_results(values))
 
 
-def shard_slice(batch: tf.Tensor) -> slice:
+def _shard_slice(batch: tf.Tensor) -> slice:
     """Return the calling replica's slice of a global batch: `common.models.sharding.shard`, in the graph."""
     context = tf.distribute.get_replica_context()
     replicas = tf.constant(context.num_replicas_in_sync)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.machine import flight, heartbeat
+from common.machine import flight, heartbeat, placement
 from common.processes import rendezvous
 from tensorflow_impl import collectives, device, private_api
 
@@ -54,7 +53,7 @@ class CommunicationGroup:
             if self.members.cluster_resolver is not None:  # the replicas are in several processes
                 values = first.numpy()
                 # Not by the resolver's task: the chief and the first worker both have task 0.
-                first.assign(self.sum(values if os.environ["RANK"] == "0" else np.zeros_like(values)))
+                first.assign(self.sum(values if placement.is_first_rank() else np.zeros_like(values)))
             for other in others:
                 other.assign(first)
 

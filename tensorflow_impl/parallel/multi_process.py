@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from common.data.sources import DatasetSplit
-from common.machine import flight
+from common.machine import flight, placement
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
 from tensorflow_impl import collectives, train
@@ -19,7 +18,7 @@ class MultiProcess(Trainer):
     """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
-        self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.shard = placement.rank(), placement.num_ranks()
         self.devices = self._ranks()
         self._shards = group.all_ranks()
         number = collectives.channel(None).begin("set_up")  # TensorFlow sends every new variable's value

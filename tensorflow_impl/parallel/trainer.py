@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
+from common.machine import placement
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, BatchNorm
 from common.models.weights import ReadOnlyWeights, Weights
@@ -102,7 +102,7 @@ class Trainer(trainer.BaseTrainer):
         # Twin: the strategy has no such call. Its server ends with the process.
 
     def load_weights(self, values: ReadOnlyWeights) -> None:
-        weights.load(self._model, self._architecture, values)
+        self._load_into(self._model, values)
 
     def weights(self) -> Weights:
         return weights.extract(self._model, self._architecture)
@@ -156,7 +156,7 @@ class Trainer(trainer.BaseTrainer):
         return [np.stack([copy.numpy() for copy in device.copies(values)]) for values in residuals]
 
     def memory_by_device(self) -> dict[str, float]:
-        if len(self.devices) == 1 or "RANK" in os.environ or device.gpus():
+        if len(self.devices) == 1 or placement.is_rank() or device.gpus():
             return {}
         arrays = 2 + {"sgd": 1, "adam": 2}[self._spec.optimizer.name]  # the parameter, its gradient, the optimizer's state
         bytes_by_device: Counter[str] = Counter()
@@ -288,6 +288,23 @@ class Trainer(trainer.BaseTrainer):
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         return weights.extract_gradients(self._model, self._architecture, list(map(tf.constant, arrays)))
 
+    def _load_into(self, model: keras.Model, values: ReadOnlyWeights) -> None:
+        weights.load(model, self._architecture, values)
+
+    def _statistics(self) -> list[Any]:
+        return [
+            variable.value
+            for layer in self._architecture.leaves()
+            if isinstance(layer, BatchNorm)
+            for variable in models.find_layer(self._model, layer.name).non_trainable_variables
+        ]
+
+    def _to_host(self, tensor: tf.Tensor) -> npt.NDArray[Any]:
+        return tensor.numpy()
+
+    def _tensor(self, array: npt.NDArray[Any]) -> tf.Tensor:
+        return tf.constant(array)
+
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
         # Twin: torch takes Python numbers. A graph takes tensors; on the device, each would need a copy at every step.
         with tf.device("CPU:0"):
@@ -379,11 +396,3 @@ class Trainer(trainer.BaseTrainer):
             nested=True,
             note=note,
         )
-
-    def _statistics(self) -> list[Any]:
-        return [
-            variable.value
-            for layer in self._architecture.leaves()
-            if isinstance(layer, BatchNorm)
-            for variable in models.find_layer(self._model, layer.name).non_trainable_variables
-        ]

@@ -53,7 +53,7 @@ class Scans:
         with tarfile.open(archive) as tar:
             tar.extractall(folder / "files", filter="data")
         self._paths = sorted(path for path in (folder / "files").rglob("*") if path.is_file())[:PUBLISHED_IMAGES]
-        self.encoded: Encoded = files.train.encoded.take(np.arange(IMAGES) % len(files.train))
+        self.encoded: Encoded = files.train.files.take(np.arange(IMAGES) % len(files.train))
         self._job = folder / "job.npz"
         job.save(self.encoded, SIZE_PX, self._job)
 

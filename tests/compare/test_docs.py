@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -129,6 +130,42 @@ def test_a_stale_number_and_a_missing_section_are_named() -> None:
     assert made.renewed(page, "of all\n\nSpeed-up\nnew 1.52   \n\nReport: here\n") == page.replace("old 1.53", "new 1.52")
     with pytest.raises(KeyError, match="Speed-up"):
         made.renewed(page, "of all\n\nAccuracy\n")
+
+
+def test_tables_of_stored_results_are_what_these_make_today() -> None:
+    made = renew()
+    page = made.MEASUREMENTS.read_text()
+    names = re.findall(r"<!-- results: (.*?) -->", page)
+    assert page == made.with_results(page), "run `make measurements`"
+    assert {f"{name}.json" for name in names} - {"example.json"} == {path.name for path in made.MEASURED_FOLDER.glob("*")}
+    assert {*names} - {"example"} <= {*made.MEASURED}
+
+
+def test_every_other_table_of_measurements_stands_below_the_command_that_printed_it() -> None:
+    """Page by page: a heading of the second or third level, whose section or the one around it names the command."""
+    text = re.sub(r"<!-- results.*?end of results -->", "", renew().MEASUREMENTS.read_text(), flags=re.DOTALL)
+    around = ""
+    for section in re.split(r"^(?=##)", text, flags=re.MULTILINE)[1:]:
+        around = around if section.startswith("###") else section
+        if "\n|" in section:
+            assert re.search(r"convtwins |bars --parts|tests\.benchmarks", section + around), section.splitlines()[0]
+
+
+def test_a_changed_result_changes_its_table(tmp_path: Path) -> None:
+    made = renew()
+    lines = [
+        {"model": "net", "optimizer": "sgd", "framework": framework, "precision": "float64", "referee": "float64"}
+        | {"what": what, "difference": difference, "tolerance": 1e-12}
+        for framework, difference in (("left", 1e-15), ("right", 3e-15))
+        for what in ("losses", "last weights", "gradients of the first step")
+    ]
+    record = {"command": ["parity"], "day": "1 May 2026", "machine": "Some CPU", "cores": 2, "versions": {}, "lines": lines}
+    (tmp_path / "referee.json").write_text(json.dumps(record))
+    page = "before\n<!-- results: referee -->\nold\n<!-- end of results -->\nbehind\n"
+    renewed = made.with_results(page, tmp_path)
+    assert renewed.count("3.0e-15 (1e-12)") == 3 and "1.0e-15" not in renewed and "6 of 6" in renewed and "old" not in renewed
+    with pytest.raises(FileNotFoundError):
+        made.with_results(page.replace("referee", "unknown"), tmp_path)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ TABLE: dict[str, frozenset[str]] = {
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
-    "convtwins": frozenset(["common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "pytest"]),
+    "convtwins": frozenset(["common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "pytest", "numpy"]),
     "convtwins_hangs": GENERAL | {"common", "compare", "convtwins_hangs"},
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),

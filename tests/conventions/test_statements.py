@@ -16,7 +16,6 @@ REASONS = {
     ("compare/tools/data/data_report.py", "startswith"): "indented lines of an error",
     ("compare/tools/data/data_report.py", "removesuffix"): "lines of an error",
     ("compare/tools/regression/regress_screen.py", "partition"): "shortens a line between sentences",
-    ("compare/tools/regression/regress_screen.py", "rpartition"): "shortens a line between words",
     ("compare/reporting/latex.py", "replace"): "typesets a cell's interval",
     ("compare/reporting/latex.py", "split"): "breaks a cell between words",
     ("compare/reporting/comparison_screen.py", "removesuffix"): "the name of a processor",
@@ -87,7 +86,7 @@ def test_planted_readers_of_sentences_are_found() -> None:
         'x.startswith("All with ")\n'
         'x.replace(A, "b")\n'
         'x.partition(": ")\n'
-        '": no finding" in x\n'
+        '": not known" in x\n'
         '"NOT" in x\n'
         'x.startswith(f"{y}: no")\n'
         'x.startswith("epoch_")\n'

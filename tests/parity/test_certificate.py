@@ -184,7 +184,8 @@ def test_out_keeps_specs_recordings_and_logs(twins: FakeTwins, tmp_path: Path) -
 
 def test_progress_goes_to_stderr_alone(twins: FakeTwins) -> None:
     done = parity("--optimizer", "sgd", "--json")
-    assert "proof: simple_cnn, sgd, serial and 2 more, pytorch" in done.stderr
+    assert "process 1 of 6: pytorch records serial and 2 more of simple_cnn, sgd" in done.stderr
+    assert done.stderr.index("rungs 1 to 7") < done.stderr.index("rung 8 in float64")
     assert done.stdout.startswith("{")
 
 

@@ -206,12 +206,12 @@ def flatten_is_channels_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def groups_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
-    def mixed(self: models.GroupedConv2D, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    def mixed(self: models._GroupedConv2D, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         kernels = tf.split(kernel, self.groups, -1)[::-1]
         parts = zip(tf.split(inputs, self.groups, -1), kernels, strict=True)
         return tf.concat([tf.nn.conv2d(x, own, self.strides, self.padding.upper()) for x, own in parts], -1)
 
-    patch.setattr(models.GroupedConv2D, "convolution_op", mixed)
+    patch.setattr(models._GroupedConv2D, "convolution_op", mixed)
 
 
 def average_pool_counts_padding(patch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,11 @@ class Ended(Finished):
         return self.interleaved
 
     @property
+    def progress(self) -> list[str]:
+        """The lines of standard error, without the one that says how busy this machine is."""
+        return [line for line in self.stderr.splitlines() if not line.startswith("Other programs use ")]
+
+    @property
     def refusal(self) -> UserError:
         """The message on standard error, to be read by its parts. Typer's own message stands in a box below the usage."""
         boxed = [line.strip("│ ") for line in self.stderr.splitlines() if line.startswith("│")]

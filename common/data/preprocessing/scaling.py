@@ -26,8 +26,7 @@ def scaling_for(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> 
         return InputScaling(HALF, HALF)
     if data.normalization == "imagenet":
         return InputScaling(IMAGENET_MEAN, IMAGENET_STD)
-    images = dataset.train.images if dataset.train.encoded is None else dataset.train.encoded
-    statistics = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
+    statistics = dataset_statistics(dataset.train, dataset.content_hash, cache_dir=cache_dir)
     if not all(statistics.std):
         raise spec.SpecError(
             f"data.normalization dataset needs channels that vary. Received: standard deviations {statistics.std}. Use none, "

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import filelock
 
 from common.data import cache
-from common.data.dataset import Images
+from common.data.dataset import DatasetSplit
 from common.data.decoding import decode
-from common.data.decoding.encoded import Encoded
 from common.data.preprocessing import scan
 from common.data.preprocessing.sums import Sums
 from common.machine.machine import available_cores
@@ -47,17 +46,14 @@ def statistics(sums: Sums) -> Statistics:
     return Statistics((red[0], green[0], blue[0]), (red[1], green[1], blue[1]))
 
 
-def dataset_statistics(
-    images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
-) -> Statistics:
+def dataset_statistics(train: DatasetSplit, key: str, *, cache_dir: str | None = None) -> Statistics:
     """Return the statistics of a training split. If they are not stored, compute them in threads on all cores and store them.
 
     Processes that ask at the same time compute them once.
 
     Args:
-        images: the training split, uint8 [N, H, W, 3] or its files.
+        train: the training split. Its files are decoded if it is streamed.
         key: the data set's `content_hash`. It covers the pixels of the training split.
-        image_size: height and width of the files' pixels. Only files need it.
         cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
@@ -70,7 +66,7 @@ def dataset_statistics(
         with filelock.FileLock(path.with_suffix(".lock")):
             sums = _read(path)  # another process may have stored them while this one waited
             if sums is None:
-                sums = _compute(images, image_size)
+                sums = _compute(train)
                 store(sums, key, cache_dir=cache_dir)
     return statistics(sums)
 
@@ -95,12 +91,10 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
     return path
 
 
-def _compute(images: Images | Encoded, image_size: int | None) -> Sums:
-    if not isinstance(images, Encoded):
-        return scan.scan_array(images, available_cores())
-    if image_size is None:
-        raise TypeError("image_size must be given with files. Received: None. Use the data set's.")
-    return scan.scan(images, image_size, available_cores())
+def _compute(train: DatasetSplit) -> Sums:
+    if train.encoded is None:
+        return scan.scan_array(train.images, available_cores())
+    return scan.scan(train.encoded, train.images.shape[1], available_cores())
 
 
 def _path(key: str, cache_dir: str | None) -> Path:

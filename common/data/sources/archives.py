@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import io
 import lzma
 import shutil
@@ -29,10 +28,10 @@ from common.data.sources.file_source import (
     Content,
     FileSource,
     Listing,
+    SingleFile,
     check_count,
     check_size,
     empty_folders_of,
-    fingerprint_of_file,
     image_hidden_by,
     is_hidden,
     normalize_name,
@@ -43,6 +42,7 @@ MAX_HEADER_BYTES = 2**13
 time (CVE-2024-6232)."""
 
 _DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
+_FILE, _FOLDER = "a file", "a folder"
 _END_BLOCK = bytes(tarfile.BLOCKSIZE)
 _ZIP_READ_BYTES = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, whatever size the header states
 
@@ -77,23 +77,12 @@ def open_archive(path: Path, limits: ArchiveLimits = _LIMITS) -> FileSource | No
     return None
 
 
-class _Archive:
+class _Archive(SingleFile):
     """Base class of both kinds of archive. Each has its own `_members`."""
 
     def __init__(self, path: Path, limits: ArchiveLimits = _LIMITS) -> None:
-        self.path = path
+        super().__init__(path)
         self._limits = limits
-
-    def fingerprint(self) -> tuple[str, int]:
-        status = self.path.stat()
-        return fingerprint_of_file(status), status.st_ctime_ns
-
-    def notes(self) -> list[str]:
-        return []  # links are refused
-
-    def content_hash(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def listing(self) -> Listing:
         files: list[str] = []
@@ -116,38 +105,39 @@ class _Archive:
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         """Yield (path, function that reads the file before the next member) of visible files, and (path, None) of others."""
+        names: set[str] = set()
+        for count, (raw_name, kind, num_bytes, read) in enumerate(self._entries(), 1):
+            check_count(count, self.path, self._limits.files)
+            name = normalize_name(raw_name, self.path)
+            if kind not in (_FILE, _FOLDER):
+                raise _refusal(self.path, kind, name)
+            if kind == _FOLDER or is_hidden(name):
+                yield name, None
+                continue
+            check_size(num_bytes, f"{name!r} in {self.path}", self._limits.file_bytes)
+            if name in names:
+                raise _refusal(self.path, "two files with one path", name)
+            names.add(name)
+            yield name, read
+
+    def _entries(self) -> Iterator[tuple[str, str, int, Callable[[], bytes]]]:
+        """Yield (name, kind, number of bytes, function that reads it) of all members. No name is checked yet.
+
+        A kind is _FILE, _FOLDER or a description of what is refused.
+        """
         raise NotImplementedError
 
 
 class Tar(_Archive):
     """A tar archive, plain or compressed."""
 
-    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        names: set[str] = set()
-        num_members = 0
+    def _entries(self) -> Iterator[tuple[str, str, int, Callable[[], bytes]]]:
         with self.path.open("rb") as file:
             with _refuse_damage(self.path):
                 forward = _ForwardStream(_decompress(file), self.path, self._limits.allowed_bytes(self.path))
                 tar = tarfile.TarFile(fileobj=cast(IO[bytes], forward))
             while (member := self._next(tar, forward)) is not None:
-                num_members += 1
-                check_count(num_members, self.path, self._limits.files)
-                name = normalize_name(member.name, self.path)
-                if member.isdir():
-                    yield name, None
-                    continue
-                if member.issym() or member.islnk():
-                    raise _refusal(self.path, "a link", name)
-                if not member.isreg() or member.issparse():
-                    raise _refusal(self.path, "a member that is no plain file", name)
-                if is_hidden(name):
-                    yield name, None
-                    continue
-                check_size(member.size, f"{name!r} in {self.path}", self._limits.file_bytes)
-                if name in names:
-                    raise _refusal(self.path, "two files with one path", name)
-                names.add(name)
-                yield name, partial(self._content, tar, forward, member)
+                yield member.name, _kind(member), member.size, partial(self._content, tar, forward, member)
             with _refuse_damage(self.path):
                 if forward.last_block != _END_BLOCK:  # tarfile takes a damaged header for the end
                     raise tarfile.ReadError("the end of the archive is missing")
@@ -169,41 +159,22 @@ class Tar(_Archive):
 class Zip(_Archive):
     """A zip archive."""
 
-    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        names: set[str] = set()
+    def _entries(self) -> Iterator[tuple[str, str, int, Callable[[], bytes]]]:
         total_bytes, allowed_bytes = 0, self._limits.allowed_bytes(self.path)
         with _refuse_damage(self.path):
             archive = zipfile.ZipFile(self.path)
         with archive:
-            check_count(len(archive.infolist()), self.path, self._limits.files)
             for member in archive.infolist():
-                name = normalize_name(member.filename, self.path)
-                if "\\" in name:
+                if "\\" in member.filename:
+                    name = normalize_name(member.filename, self.path)
                     raise DataRefused(
                         f"{self.path} holds a path with backslashes. Received: {name!r}. Pack it again by a program that "
                         "writes forward slashes, as the zip format asks for."
                     )
-                if member.is_dir():
-                    yield name, None
-                    continue
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind == stat.S_IFLNK:
-                    raise _refusal(self.path, "a link", name)
-                if kind not in (0, stat.S_IFREG):
-                    raise _refusal(self.path, "a member that is no plain file", name)
-                if member.flag_bits & 1:
-                    raise _refusal(self.path, "an encrypted file", name)
-                if is_hidden(name):
-                    yield name, None
-                    continue
-                check_size(member.file_size, f"{name!r} in {self.path}", self._limits.file_bytes)
                 total_bytes += member.file_size
                 if total_bytes > allowed_bytes:
                     raise _too_large_error(self.path, allowed_bytes)
-                if name in names:
-                    raise _refusal(self.path, "two files with one path", name)
-                names.add(name)
-                yield name, partial(self._content, archive, member)
+                yield member.filename, _kind_in_zip(member), member.file_size, partial(self._content, archive, member)
 
     def _content(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
         content = io.BytesIO()  # its value is no copy: a large member is in memory once
@@ -256,6 +227,23 @@ class _ForwardStream:
         if self._position > self._allowed_bytes:
             raise _too_large_error(self._path, self._allowed_bytes)
         return content
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    if member.isdir():
+        return _FOLDER
+    if member.issym() or member.islnk():
+        return "a link"
+    return _FILE if member.isreg() and not member.issparse() else "a member that is no plain file"
+
+
+def _kind_in_zip(member: zipfile.ZipInfo) -> str:
+    mode = stat.S_IFMT(member.external_attr >> 16)
+    if member.is_dir():
+        return _FOLDER
+    if mode not in (0, stat.S_IFREG):
+        return "a link" if mode == stat.S_IFLNK else "a member that is no plain file"
+    return "an encrypted file" if member.flag_bits & 1 else _FILE
 
 
 def _is_tar_header(block: bytes) -> bool:

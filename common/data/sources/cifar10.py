@@ -5,23 +5,28 @@ Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images. https:
 
 from __future__ import annotations
 
+import pickletools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import DataRefused, ImageArrays
-from common.data.sources import unpickle
+from common.data.dataset import DataRefused
 from common.data.sources.downloads import Download
 from common.data.sources.file_source import FileSource
+from common.data.sources.pixel_arrays import PixelArrays
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 _SIZE_PX = 32
 _PIXELS = 3 * _SIZE_PX * _SIZE_PX
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+_PICKLE_KEYS = ("batch_label", "labels", "data", "filenames")
+_PICKLE_NAMES = ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype")
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -76,7 +81,7 @@ def locate(cache: Path, *, binary: Download = BINARY, python: Download = PYTHON)
 def find_files(files: Sequence[str]) -> BatchFiles | None:
     """Find the official layout among the paths of a tree. None if it is not there."""
     present = set(files)
-    for suffix, read in ((".bin", _read_binary), ("", unpickle.read_batch)):
+    for suffix, read in ((".bin", _read_binary), ("", read_pickle)):
         for file in files:
             path = PurePosixPath(file)
             if path.name == _BATCHES[-1] + suffix:
@@ -86,7 +91,7 @@ def find_files(files: Sequence[str]) -> BatchFiles | None:
     return None
 
 
-def read(tree: FileSource, layout: BatchFiles) -> ImageArrays:
+def read(tree: FileSource, layout: BatchFiles) -> PixelArrays:
     """Read all batches, in the official order."""
     batches: dict[str, _Batch] = {}
     for name, content in tree.read(layout.files):
@@ -96,7 +101,7 @@ def read(tree: FileSource, layout: BatchFiles) -> ImageArrays:
     planes = np.concatenate([data for data, _ in ordered]).reshape(-1, 3, _SIZE_PX, _SIZE_PX)
     labels = np.concatenate([labels for _, labels in ordered])
     num_test = len(ordered[-1][1])
-    return ImageArrays(
+    return PixelArrays(
         images=planes.transpose(0, 2, 3, 1),
         labels=labels,
         class_names=CLASS_NAMES,
@@ -112,6 +117,39 @@ def _read_binary(content: bytes, name: str) -> _Batch:
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + _PIXELS)
     return records[:, 1:], records[:, 0].astype(np.int64)
+
+
+def read_pickle(content: bytes, name: str) -> _Batch:
+    """Read a pickle of {"data": uint8 [N, 3072], "labels": N integers, ...}, written by Python 2.
+
+    Its opcodes are read, and not followed. So nothing that the file names is called.
+
+    Args:
+        content: the pickle.
+        name: name of the file, for refusals.
+    """
+    values: dict[str, list[Any]] = {key: [] for key in _PICKLE_KEYS}
+    key = ""
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name in ("GLOBAL", "INST") and (name_in_pickle := str(argument).replace(" ", ".")) not in _PICKLE_NAMES:
+                raise ValueError(f"it asks for {name_in_pickle}")
+            if opcode.name == "NEWTRUE":
+                raise ValueError("it holds an array in Fortran's order")
+            if argument in values:
+                key = argument
+            elif opcode.name in ("EMPTY_LIST", "BININT1", "BININT2", "BININT", "SHORT_BINSTRING", "BINSTRING"):
+                values[key].append(argument)
+        *kind, pixels = (value for value in values["data"] if isinstance(value, str))
+        start_of_list, *labels = values["labels"]
+        if "u1" not in kind or start_of_list is not None or not all(type(label) is int for label in labels):
+            raise ValueError("an array that does not hold bytes, or labels that are no list of integers")
+        data = np.frombuffer(pixels.encode("latin-1"), np.uint8).reshape(len(labels), -1)
+        return data, np.array(labels, np.int64)
+    except Exception as error:  # a hostile pickle can raise any type
+        raise DataRefused(
+            f"{name} is no CIFAR-10 batch. Received: a pickle that cannot be trusted ({error}). Fetch the official archive."
+        ) from None
 
 
 def _check_batch(batch: _Batch, name: str) -> _Batch:

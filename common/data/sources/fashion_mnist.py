@@ -17,9 +17,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import DataRefused, ImageArrays
+from common.data.dataset import DataRefused
 from common.data.sources.downloads import Download
 from common.data.sources.file_source import FileSource
+from common.data.sources.pixel_arrays import PixelArrays
 
 CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 NAME = "fashion_mnist"
@@ -102,7 +103,7 @@ def find_files(files: Sequence[str]) -> list[str] | None:
     return None
 
 
-def read(tree: FileSource, files: list[str], *, content_sha256: Sequence[str] = CONTENT_SHA256) -> ImageArrays:
+def read(tree: FileSource, files: list[str], *, content_sha256: Sequence[str] = CONTENT_SHA256) -> PixelArrays:
     """Read all images, the training images first.
 
     A grey image of 28x28 pixels gets a border of two zero pixels, and its channel is repeated three times: [32, 32, 3]. Classes
@@ -126,7 +127,7 @@ def read(tree: FileSource, files: list[str], *, content_sha256: Sequence[str] = 
             raise _refusal(descriptions[index + 1], f"a label {labels.max()}, needed: 0 to 9")
     grey = np.pad(np.concatenate(arrays[::2]), ((0, 0), (_PAD_PX, _PAD_PX), (_PAD_PX, _PAD_PX)))
     official = [hashlib.sha256(content).hexdigest() for content in contents] == list(content_sha256)
-    return ImageArrays(
+    return PixelArrays(
         images=np.broadcast_to(grey[..., np.newaxis], (*grey.shape, 3)),
         labels=np.concatenate(arrays[1::2]).astype(np.int64),
         class_names=CLASS_NAMES if official else tuple(str(number) for number in range(_NUM_CLASSES)),

@@ -64,7 +64,7 @@ class FileSource(Protocol):
 
     def notes(self) -> list[str]:
         """Return findings of the last `fingerprint` that a reader of the data should know."""
-        ...
+        return []
 
     def content_hash(self) -> str:
         """Return a SHA-256 that changes when the content of the tree changes."""
@@ -79,7 +79,29 @@ class FileSource(Protocol):
         ...
 
 
-class Folder:
+class SingleFile(FileSource):
+    """A tree that is one file, such as an archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fingerprint(self) -> tuple[str, int]:
+        status = self.path.stat()
+        return fingerprint_of_file(status), status.st_ctime_ns
+
+    def content_hash(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def listing(self) -> Listing:
+        return Listing([self.path.name], [], [])
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name in names:
+            yield name, Content(self.path.stat().st_size, self.path.read_bytes)
+
+
+class Folder(FileSource):
     """A folder. Links are followed. Those that lead out of it are named, for a stranger may have put them there."""
 
     def __init__(self, path: Path) -> None:

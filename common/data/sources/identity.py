@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
-from common.artifacts import atomic_files
+from common.data import cache
 from common.data.sources.file_source import FileSource
 
+_VERSION = 2
 MIN_AGE_SECONDS = 2.0
 """Least seconds since a tree's last change where its hash is cached. On a file system with a coarse clock, a later change
 could have the same time stamp."""
@@ -25,19 +24,14 @@ def content_hash(tree: FileSource, cache_folder: Path, *, min_age_seconds: float
     """
     record_path = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"
     fingerprint, newest_ns = tree.fingerprint()
-    record = _read(record_path)
-    if record.get("fingerprint") == fingerprint:
-        return record["content_hash"]
+    try:
+        record = cache.read_record(record_path, _VERSION)
+        if record["fingerprint"] == fingerprint:
+            return record["content_hash"]
+    except cache.CORRUPT_ENTRY_ERRORS:
+        pass  # it is computed again
     started_ns = time.time_ns()
     content_hash = tree.content_hash()
     if newest_ns < started_ns - min_age_seconds * 1e9 and tree.fingerprint()[0] == fingerprint:
-        atomic_files.write_atomically(record_path, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
+        cache.write_record(record_path, {"version": _VERSION, "fingerprint": fingerprint, "content_hash": content_hash})
     return content_hash
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) and isinstance(record.get("content_hash"), str) else {}

@@ -61,6 +61,7 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO, *, limits: thread
         classes=tuple(placement.class_name for placement in placements),
         empty_folders=tuple(empty_folders),
         hidden=tuple(listing.hidden),
+        class_names=(),
         **(columns | tuples),
     )
 
@@ -80,7 +81,7 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
     folders = {pair for pair in zip(manifest.splits, manifest.classes, strict=True) if STRAY not in pair}
     folders |= set(manifest.empty_folders)
-    class_names = tuple(sorted({class_name for _, class_name in filled}))
+    class_names = manifest.class_names or tuple(sorted({class_name for _, class_name in filled}))
     notes: list[str] = []
     if manifest.hidden:
         notes.append(
@@ -96,7 +97,8 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
             f"{', '.join(map(repr, class_names)) or 'none'} alone. Give the folder or archive that holds all classes. {LAYOUT}"
         )
     splits = [split for split in (*SPLITS, "all") if any(split == split_name for split_name, _ in folders)]
-    _check_same_classes(filled, splits, class_names, tree)
+    if not manifest.class_names:  # else a class may be without an example, which `splits.divide` notes
+        _check_same_classes(filled, splits, class_names, tree)
     notes += _doubtful_name_notes(class_names, is_divided=len(splits) > 1)
     class_ids = {class_name: label for label, class_name in enumerate(class_names)}
     sizes = Counter(manifest.splits[row] for row in rows)

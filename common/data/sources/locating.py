@@ -8,33 +8,31 @@ import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from common.data import cache
 from common.data.dataset import DataRefused
 from common.data.notes import caution
-from common.data.sources import archives, cifar10, fashion_mnist, public_sets, synthetic_leaves
+from common.data.sources import archives, cifar10, digits, fashion_mnist, public_sets, synthetic_leaves
 from common.data.sources.file_source import FileSource, Folder
 from common.machine import plugins
 
-NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
+NAMES = (digits.NAME, "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
 
 
-def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
-    """Return (name, tree) of a source. Missing data is downloaded, or generated if synthetic. None for the digits: no files.
+def locate(source: str, cache_folder: Path) -> tuple[str, FileSource]:
+    """Return (name, tree) of a source. Missing data is downloaded, or generated if synthetic.
 
     Raises:
         OSError: the cache folder cannot be written.
     """
-    if source == "digits":
-        return None
+    if source == digits.NAME:
+        return source, digits.Digits()
     if source == "cifar10":
         return source, _open_tree(cifar10.locate(cache_folder))
     if source == fashion_mnist.NAME:
         return source, Folder(fashion_mnist.locate(cache_folder))
     if synthetic_leaves.is_source(source):
         leaves = synthetic_leaves.parse(source)
-        folder = synthetic_leaves.locate(leaves, cache_folder)
-        cache.mark_used(folder)
-        return f"{leaves} (drawn)", Folder(folder)  # else its title would be that of a user's own folder of leaves
+        # Without the word, its title would be that of a user's own folder of leaves.
+        return f"{leaves} (drawn)", synthetic_leaves.LeafSource(leaves)
     if public_sets.is_source(source):
         public_set = public_sets.parse(source)
         return public_set.title, _open_tree(public_sets.locate(public_set, cache_folder))

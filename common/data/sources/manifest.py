@@ -15,7 +15,7 @@ STRAY = ""
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Manifest:
-    """All visible files of a tree of images, sorted by split, class and path. Each column has N values.
+    """All visible files of a source, by split, then by class and path or in the format's order. Each column has N values.
 
     If a file has a problem, unknown values in the columns after `problems` are 0 or an empty text.
     """
@@ -50,6 +50,8 @@ class Manifest:
     """(split, class) of class folders that hold no file."""
     hidden: tuple[str, ...]
     """Folders and files that hide images, as in `Listing`."""
+    class_names: tuple[str, ...]
+    """Name of each class, by class id, if the source's format defines them. Else empty: they are those of the folders."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -72,7 +74,8 @@ class Manifest:
             if field.name.endswith("sha256"):
                 column = [row.tobytes().hex() for row in column]
             table[field.name] = column
-        del table["empty_folders"], table["hidden"], table["offsets"]
+        for name in ("empty_folders", "hidden", "class_names", "offsets"):
+            del table[name]
         return table
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

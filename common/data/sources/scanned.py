@@ -7,25 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from common.data import cache
 from common.data.cache import Entry, EntryMetadata
-from common.data.dataset import DataRefused, ImageArrays, LabeledExamples
+from common.data.dataset import DataRefused
 from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
-from common.data.sources import cifar10, fashion_mnist, identity, image_folder
+from common.data.sources import cifar10, digits, fashion_mnist, identity, image_folder, pixel_arrays
 from common.data.sources.file_source import FileSource
 from common.data.sources.manifest import Manifest
+from common.data.sources.pixel_arrays import PixelArrays
 
-_VERSION = 6
+_VERSION = 7
 """Version of the result. Raise it when the manifest gets other columns, or a file is judged by another rule."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScanResult:
-    """The result of a scan: image files, or arrays."""
+    """The result of a scan: the files of a source, the usable ones packed into one."""
 
     key: str
     """Key for cache entries that depend on it. It covers the result: another decoder may judge a file differently."""
@@ -34,36 +32,17 @@ class ScanResult:
     _entry: Entry
 
     @property
-    def is_files(self) -> bool:
-        """Whether the tree holds image files. Else it holds arrays."""
-        return self._entry.facts["form"] == "files"
-
-    @property
     def splits(self) -> list[str]:
         """Names of the splits that the source has. `all` if it is not divided."""
         return self._entry.facts["splits"]
 
     def manifest(self) -> Manifest:
-        """Read the manifest of image files."""
+        """Read the manifest."""
         return Manifest.from_arrays(self._entry.arrays)
 
     def encoded(self) -> Encoded:
         """Return the image files in all rows of the manifest."""
         return Encoded(self._entry.data, *(self._entry.arrays[name] for name in ("offsets", "file_bytes", "plain")))
-
-    def images(self) -> NDArray[np.uint8]:
-        """Map the pixels of arrays: uint8 [N, H, W, 3] at their own size."""
-        return np.load(self._entry.data, mmap_mode="r", allow_pickle=False)
-
-    def examples(self) -> LabeledExamples:
-        """Read the examples of arrays."""
-        facts, arrays = self._entry.facts, self._entry.arrays
-        return LabeledExamples(
-            labels=arrays["labels"],
-            class_names=tuple(facts["class_names"]),
-            split_sizes=facts["split_sizes"],
-            pixel_sha256=arrays["pixel_sha256"],
-        )
 
 
 def scan(tree: FileSource, cache_folder: Path) -> ScanResult:
@@ -86,30 +65,18 @@ def scan(tree: FileSource, cache_folder: Path) -> ScanResult:
     return ScanResult(cache.key(scanned=key, found=entry.arrays_sha256), tree.path, entry)
 
 
-def pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return `decode.sha256` of each image: uint8 [N, 32]."""
-    return np.frombuffer(b"".join(map(decode.sha256, images)), np.uint8).reshape(len(images), 32)
-
-
 def _scan(tree: FileSource, file: BinaryIO) -> EntryMetadata:
     listing = tree.listing()
     arrays = _read_arrays(tree, listing.files)
-    if arrays is None:
-        manifest = image_folder.scan(tree, listing, file)
-        return EntryMetadata(manifest.to_arrays(), {"form": "files", "source": str(tree.path), "splits": manifest.split_names})
-    np.save(file, arrays.images)
-    facts = {
-        "form": "arrays",
-        "source": str(tree.path),
-        "class_names": arrays.class_names,
-        "split_sizes": arrays.split_sizes,
-        "splits": list(arrays.split_sizes),
-    }
-    return EntryMetadata({"labels": arrays.labels, "pixel_sha256": pixel_sha256(arrays.images)}, facts)
+    manifest = image_folder.scan(tree, listing, file) if arrays is None else pixel_arrays.pack(arrays, file)
+    facts = {"files": len(manifest), "source": str(tree.path), "splits": manifest.split_names}
+    return EntryMetadata(manifest.to_arrays(), facts)
 
 
-def _read_arrays(tree: FileSource, files: list[str]) -> ImageArrays | None:
+def _read_arrays(tree: FileSource, files: list[str]) -> PixelArrays | None:
     """Read the arrays of a tree. None if it has none."""
+    if isinstance(tree, digits.Digits):
+        return tree.arrays()
     for module in (cifar10, fashion_mnist):
         layout = module.find_files(files)
         if layout is not None:

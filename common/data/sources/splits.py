@@ -17,7 +17,7 @@ from common.data.dataset import MAX_NAMED, DataRefused, LabeledExamples, join_na
 from common.data.notes import in_two_classes, in_two_splits
 
 SPLITS = ("train", "validation", "test")
-VERSION = 5
+VERSION = 6
 """Version of stored splits. Raise it when a source is divided, hashed, refused or noted differently, here or in
 `image_folder.examples`."""
 Ids = NDArray[np.int64]
@@ -178,7 +178,7 @@ def _duplicate_notes(examples: LabeledExamples, first_equal: Ids, ids: Mapping[s
     shared = groups_found[num_splits > 1]
     if len(shared) and not allow:
         pairs = [
-            " = ".join(_describe_example(examples, int(row)) for row in np.flatnonzero(first_equal == group_id))
+            " = ".join(repr(examples.names[row]) for row in np.flatnonzero(first_equal == group_id))
             for group_id in shared[:MAX_NAMED]
         ]
         images = "images that are" if len(shared) > 1 else "image that is"
@@ -197,10 +197,6 @@ def _shared_image_notes(first_equal: Ids, ids: Mapping[str, Ids]) -> list[str]:
         if num_shared := int(np.isin(first_equal[ids[split]], first_equal[ids[other]]).sum()):
             notes.append(in_two_splits(num_shared, len(ids[split]), split, other))
     return notes
-
-
-def _describe_example(examples: LabeledExamples, row: int) -> str:
-    return f"example {row:,}" if examples.names is None else repr(examples.names[row])
 
 
 def _apply_limit(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: int) -> tuple[dict[str, Ids], str]:

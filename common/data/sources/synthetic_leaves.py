@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
-import filelock
 import numpy as np
 import PIL
 from PIL import Image, features
 
+from common.data import threads
 from common.data.dataset import DataRefused
-from common.data.sources.file_source import MAX_FILES
+from common.data.sources.file_source import MAX_FILES, Content, FileSource, Listing
 from common.data.sources.leaf_drawing import class_name, draw_leaves
-from common.machine.machine import available_cores
 
 NAME = "leaves"
 RULE = f"1, NumPy {np.__version__}, Pillow {PIL.__version__}, libjpeg-turbo {features.version('libjpeg_turbo')}"
@@ -88,22 +89,27 @@ def parse(source: str) -> Leaves:
     return Leaves(**values)
 
 
-def locate(leaves: Leaves, cache: Path) -> Path:
-    """Return the folder of these leaves in the cache folder. A missing one is written under a lock.
+class LeafSource(FileSource):
+    """Leaves as a tree of files. Each is drawn when it is read."""
 
-    Raises:
-        OSError: the cache folder cannot be written.
-    """
-    identity = repr((leaves, RULE))
-    folder = cache / NAME / hashlib.sha256(identity.encode()).hexdigest()[:16]
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder.with_suffix(".lock")):
-            if not folder.is_dir():  # another process may have made it while this one waited
-                for stale_folder in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
-                    shutil.rmtree(stale_folder)
-                make(folder, leaves)
-    return folder
+    def __init__(self, leaves: Leaves) -> None:
+        self.path = Path(str(leaves))
+        """Name of the tree. There is no such folder."""
+        self._leaves = leaves
+
+    def fingerprint(self) -> tuple[str, int]:
+        return self.content_hash(), 0
+
+    def content_hash(self) -> str:
+        return hashlib.sha256(repr((self._leaves, RULE)).encode()).hexdigest()
+
+    def listing(self) -> Listing:
+        return Listing([name for task in _tasks(self._leaves) for name in task.names], [], [])
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name, content in _draw(self._leaves):
+            if name in names:
+                yield name, Content(len(content), lambda content=content: content)
 
 
 def make(folder: Path, leaves: Leaves) -> None:
@@ -134,32 +140,54 @@ def make(folder: Path, leaves: Leaves) -> None:
 
 
 def _write_all(folder: Path, leaves: Leaves) -> None:
-    per_task = max(1, _PIXELS_PER_TASK // leaves.size**2)
-    tasks: list[tuple[int, list[Path]]] = []
-    for label in range(leaves.classes):
-        files = _files(folder, class_name(label), leaves.images // leaves.classes + (label < leaves.images % leaves.classes))
-        tasks += [(label, files[first : first + per_task]) for first in range(0, len(files), per_task)]
-
-    def work(number: int) -> None:
-        label, files = tasks[number]
-        generator = np.random.Generator(np.random.Philox(key=np.array([leaves.seed, number], np.uint64)))
-        for file, pixels in zip(files, draw_leaves(label, len(files), leaves.size, generator), strict=True):
-            Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # into a file: releases the interpreter lock
-
-    with ThreadPoolExecutor(available_cores(), NAME) as pool:
-        for _ in pool.map(work, range(len(tasks))):
-            pass
-
-
-def _files(folder: Path, class_name: str, count: int) -> list[Path]:
-    num_validation, num_test = max(1, count * 20 // 100), max(1, count * 10 // 100)
-    splits = {"train": count - num_validation - num_test, "validation": num_validation, "test": num_test}
-    files: list[Path] = []
-    for split, size in splits.items():
-        class_folder = folder / split / class_name
+    for class_folder in {(folder / name).parent for task in _tasks(leaves) for name in task.names}:
         class_folder.mkdir(parents=True)
-        files += [class_folder / f"{number:06}.jpg" for number in range(len(files), len(files) + size)]
-    return files
+    for name, content in _draw(leaves):
+        (folder / name).write_bytes(content)
+
+
+class _Task(NamedTuple):
+    number: int
+    label: int
+    names: list[str]
+    """Paths of the files."""
+
+
+def _tasks(leaves: Leaves) -> list[_Task]:
+    """Divide the leaves into tasks of one class each. Each task has its own random numbers."""
+    per_task = max(1, _PIXELS_PER_TASK // leaves.size**2)
+    tasks: list[_Task] = []
+    for label in range(leaves.classes):
+        names = _names(class_name(label), leaves.images // leaves.classes + (label < leaves.images % leaves.classes))
+        for first in range(0, len(names), per_task):
+            tasks.append(_Task(len(tasks), label, names[first : first + per_task]))
+    return tasks
+
+
+def _draw(leaves: Leaves) -> Iterator[tuple[str, bytes]]:
+    """Draw all leaves on all cores. Yields (path, JPEG file)."""
+
+    def work(task: _Task) -> list[tuple[str, bytes]]:
+        generator = np.random.Generator(np.random.Philox(key=np.array([leaves.seed, task.number], np.uint64)))
+        images = draw_leaves(task.label, len(task.names), leaves.size, generator)
+        files: list[tuple[str, bytes]] = []
+        with tempfile.TemporaryFile(buffering=0) as file:  # into a file Pillow writes without the interpreter lock
+            for name, pixels in zip(task.names, images, strict=True):
+                start = file.tell()
+                Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
+                files.append((name, os.pread(file.fileno(), file.tell() - start, start)))
+        return files
+
+    tasks = _tasks(leaves)
+    for files in threads.ordered(work, tasks, num_bytes=lambda task: len(task.names) * leaves.size**2 * 3):
+        yield from files
+
+
+def _names(class_name: str, count: int) -> list[str]:
+    """Return the paths of the files of a class."""
+    num_validation, num_test = max(1, count * 20 // 100), max(1, count * 10 // 100)
+    splits = ["train"] * (count - num_validation - num_test) + ["validation"] * num_validation + ["test"] * num_test
+    return [f"{split}/{class_name}/{number:06}.jpg" for number, split in enumerate(splits)]
 
 
 def _refusal(what: str, received: object, use: str) -> DataRefused:

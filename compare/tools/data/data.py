@@ -115,7 +115,7 @@ def _training_command(data_spec: spec.Spec) -> str:
     return wording.command("run", "--data", data_spec.data.source, *words, *seed)
 
 
-def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
+def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest) -> None:
     """Write everything to a folder. An earlier exploration in it is replaced."""
     EXPLORATION.check(folder)
     class_names = plots.labels([wording.visible(class_count.name) for class_count in exploration.classes])
@@ -131,10 +131,9 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
             for label, class_count in zip(class_names, exploration.classes, strict=True)
         ]
         files[SHEET_FILE] = image_grid.sample_sheet(dataset.train.images, dataset.train.labels, captions)
-    if manifest is not None:
-        files[FILES_FILE] = _files_csv(manifest)
-    for name in {SHEET_FILE, FILES_FILE} - files.keys():
-        (folder / name).unlink(missing_ok=True)
+    else:
+        (folder / SHEET_FILE).unlink(missing_ok=True)
+    files[FILES_FILE] = _files_csv(manifest)
     if unwritten := data_report.report(exploration, files).write(folder):
         raise FolderError(unwritten)
 

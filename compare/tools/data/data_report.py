@@ -63,7 +63,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
     # The lines between name files, as `Broken` and `Duplicates` do.
     refused = [line for line in (exploration.refusal or "").splitlines() if not line.startswith(" ")]
     broken = _broken(exploration, _shortened, _MAX_BROKEN_FIRST)
-    usable = "Yes." if files is None or not files.bad else "Yes, without the broken files."
+    usable = "Yes." if not files.bad else "Yes, without the broken files."
     cautions = [notes.words(note) for note in exploration.notes if notes.kind(note) == "data"]
     if exact.groups_across_classes:
         groups = count(exact.groups_across_classes, "group")
@@ -114,7 +114,7 @@ def tables_of(exploration: Exploration) -> list[Table]:
     all_tables = [_class_table(exploration, exploration.classes[:_MAX_CLASSES_SHOWN])]
     if exploration.names_tell:
         all_tables.append(_plant_table(exploration))
-    if exploration.files is not None and exploration.files.kinds:
+    if exploration.files.kinds:
         all_tables.append(_kind_table(exploration.files))
     return all_tables
 
@@ -216,8 +216,6 @@ def sections(
 
 def _broken(exploration: Exploration, name: Callable[[str], str], max_named: int = MAX_NAMED) -> list[str]:
     files = exploration.files
-    if files is None:
-        return []
     if not files.bad and not files.empty_class_folders:
         return [f"Nothing: each of {count(files.files, 'file')} was opened and decoded."]
     sentences: list[str] = []

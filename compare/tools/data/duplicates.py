@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -48,11 +47,6 @@ def exact(digests: Sequence[bytes]) -> list[list[int]]:
     for index, digest in enumerate(digests):
         groups.setdefault(digest, []).append(index)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def pixel_digests(images: Images) -> list[bytes]:
-    """Return the SHA-256 of the pixels of each image. `images`: uint8 [N, H, W, 3]."""
-    return [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
 def difference_hashes(images: Images, bytes_at_once: int = _BYTES_AT_ONCE) -> NDArray[np.uint64]:

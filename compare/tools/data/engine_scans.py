@@ -14,7 +14,7 @@ from common.data import sources
 from common.data.preprocessing import job, scan, statistics
 from common.data.preprocessing.job import Scan
 from common.data.preprocessing.sums import Sums
-from common.data.sources import FileDataset
+from common.data.sources import Dataset
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
@@ -65,7 +65,7 @@ class ScanOutcome:
     """Result of the scans: all rows and their sums."""
 
     request: ScanRequest
-    files: FileDataset
+    files: Dataset
     cores: int
     rows: list[ScanRow]
 
@@ -99,7 +99,7 @@ def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcom
     rows = [plan_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
     with PrivateFolder() as temporary:
         folder = temporary.path
-        job.save(files.train.encoded, files.image_size, folder / "job.npz")
+        job.save(files.train.files, files.image_size, folder / "job.npz")
 
         def execute(job: Job[ScanRow]) -> None:
             if (row := job.item).status == "ok":
@@ -115,7 +115,7 @@ def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcom
             pass
     if len({row.engine for row in rows if row.scans}) == 1:  # a single engine cannot be compared with another
         progress.say("checking the sums")
-        sums = scan.scan(files.train.encoded, files.image_size, machine.available_cores())
+        sums = scan.scan(files.train.files, files.image_size, machine.available_cores())
         for row in rows:
             if any(result.sums != sums for result in row.scans):
                 row.status, row.reason = "failed", "found other integer sums than the scan of this process"

@@ -104,8 +104,8 @@ class Exploration:
     classes: list[ClassCount]
     names_tell: bool
     """Whether class names consist of a plant and its condition."""
-    files: FileFacts | None
-    """Facts about the image files. None if the source holds none."""
+    files: FileFacts
+    """Facts about the image files."""
     exact: ExactDuplicates
     near: NearTwins | None
     """Near twins. None if the images could not be resized to one size."""
@@ -129,14 +129,14 @@ class _Examples:
     class_names: tuple[str, ...]
 
 
-def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tuple[Exploration, Dataset | None, Manifest | None]:
+def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tuple[Exploration, Dataset | None, Manifest]:
     """Explore a data set.
 
     Refused data are shown too: without bad files, with duplicates and, if the images are not square or not of one size, at 64
     pixels.
 
     Returns:
-        (exploration, data set, manifest). None for a data set or manifest that does not exist.
+        (exploration, data set or None if it cannot be loaded, manifest).
     """
     loaded = _load_leniently(data, seed=seed, cache_dir=cache_dir)
     dataset, manifest = loaded.dataset, loaded.manifest
@@ -152,7 +152,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         splits={split: int(counts[place].sum()) for place, split in enumerate(examples.split_names)},
         classes=_class_counts(examples, counts, pairs),
         names_tell=pairs is not None,
-        files=_file_facts(manifest) if manifest is not None else None,
+        files=_file_facts(manifest),
         exact=_exact(examples),
         near=_near(dataset, examples) if dataset is not None else None,
         notes=[
@@ -167,7 +167,7 @@ class _LoadedData(NamedTuple):
     data: spec.Data
     """Options that the data were loaded with."""
     dataset: Dataset | None
-    manifest: Manifest | None
+    manifest: Manifest
     refusal: str | None
     """Reason why the data are refused with the requested options. None if they are not."""
 
@@ -185,8 +185,6 @@ def _load_leniently(data: spec.Data, *, seed: int, cache_dir: str | None) -> _Lo
     try:
         return _LoadedData(data, sources.load(data, seed=seed, cache_dir=cache_dir), manifest, refusal)
     except DataRefused:
-        if manifest is None:
-            raise
         return _LoadedData(data, None, manifest, refusal)
 
 
@@ -194,12 +192,7 @@ def _examples(loaded: _LoadedData, *, seed: int, cache_dir: str | None) -> _Exam
     """Return all examples, with digests of their own pixels."""
     data, dataset, manifest, _ = loaded
     if dataset is None:
-        assert manifest is not None
         return _from_manifest(manifest)
-    if manifest is None:
-        # Copies are judged at the source's own size, as for files: resizing can make different images equal.
-        full_size = data.model_copy(update={"image_size": None})
-        return _from_arrays(sources.load(full_size, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
     files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
     rows = [row for split in _SPLITS for row in getattr(files, split).rows]
     digests = [manifest.pixel_sha256[row].tobytes() for row in rows]
@@ -243,9 +236,9 @@ def to_plain(exploration: Exploration) -> dict[str, Any]:
     return asdict(exploration) | {"exit_code": exploration.exit_code}
 
 
-def _lenient_options(data: spec.Data, manifest: Manifest | None) -> spec.Data:
+def _lenient_options(data: spec.Data, manifest: Manifest) -> spec.Data:
     image_size = data.image_size
-    if manifest is not None and image_size is None:
+    if image_size is None:
         sizes = {(int(manifest.widths_px[row]), int(manifest.heights_px[row])) for row in manifest.usable_rows}
         if len(sizes) != 1 or any(width != height for width, height in sizes):
             image_size = _FALLBACK_PX
@@ -259,16 +252,10 @@ def _leniency_notes(refusal: str | None, dataset: Dataset | None, lenient: spec.
     return [f"refused as it was asked for; shown with bad files left out, duplicates allowed{resized}"]
 
 
-def _from_arrays(dataset: Dataset) -> _Examples:
-    parts = [(split, getattr(dataset, split)) for split in _SPLITS]
-    names = [f"{split} {place}" for split, part in parts for place in range(len(part))]
-    return _in_splits(dataset, names, [digest for _, part in parts for digest in duplicates.pixel_digests(part.images)])
-
-
 def _from_manifest(manifest: Manifest) -> _Examples:
     """Return all usable files in their folders' splits, because the data cannot be divided."""
     rows = manifest.usable_rows
-    class_names = tuple(sorted({manifest.classes[row] for row in rows}))
+    class_names = manifest.class_names or tuple(sorted({manifest.classes[row] for row in rows}))
     split_names = tuple(split for split in (*_SPLITS, "all") if any(manifest.splits[row] == split for row in rows))
     return _Examples(
         names=[manifest.paths[row] for row in rows],

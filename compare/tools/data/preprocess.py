@@ -23,7 +23,7 @@ WORKERS = (1, 2, 4, 8)
 @commands.command()
 def command(
     invocation: Invocation,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="cifar10, leaves, or an image folder or archive.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help=options.DATA)],
     engines: Annotated[
         tuple[str, ...], options.BuiltinTwins(others=tuple(launch.SUITE_WORKERS)), typer.Option(help="Engines, with commas.")
     ] = (*launch.SUITE_WORKERS, *launch.FRAMEWORKS),

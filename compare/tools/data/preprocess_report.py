@@ -83,7 +83,7 @@ def table(outcome: ScanOutcome) -> Table:
 def to_rows(outcome: ScanOutcome) -> list[dict[str, Any]]:
     """Return the rows, JSON-ready."""
     single_worker_seconds = {row.engine: row.seconds for row in outcome.rows if row.workers == 1}
-    tasks = len(scan.parts(outcome.files.train.encoded))
+    tasks = len(scan.parts(outcome.files.train.files))
     return [{**_plain_row(row, single_worker_seconds.get(row.engine)), "tasks": tasks} for row in outcome.rows]
 
 
@@ -131,7 +131,7 @@ def sentences(outcome: ScanOutcome) -> list[str]:
             else "The one scan found the same integer sums as this process"
         )
         lines.append(f"{agreement}. They are stored for runs with data.normalization=dataset.")
-    tasks = len(scan.parts(outcome.files.train.encoded))
+    tasks = len(scan.parts(outcome.files.train.files))
     idle = sorted({row.workers for row in outcome.rows if row.scans and row.workers > tasks})
     if idle:
         lines.append(

@@ -121,7 +121,7 @@ def _screen(facts: dict[str, Any]) -> Screen:
     return Screen(
         subject=[
             "What can be trained on this machine?",
-            f"{facts['processor']}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores",
+            f"{machine.cpu_name(facts)}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores",
         ],
         answers=[
             *(Paragraph(description["framework"], [_modes_words(description)]) for description in started),
@@ -164,7 +164,8 @@ def _facts(facts: dict[str, Any]) -> list[str]:
     threads = facts["threads"]
     tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in facts["tools"].items())
     return [
-        f"{facts['processor']}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores, load {facts['load']:.1f}",
+        f"{machine.cpu_name(facts)}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores, "
+        f"load {facts['load']:.1f}",
         f"{facts['memory_free_mib']:,} of {facts['memory_mib']:,} MiB of memory free; allocator: {facts['allocator']}; "
         f"{facts['open_files']:,} open files",
         f"threads: {threads['of_a_run']} in a run, shared by its replicas, on {threads['physical_cores']} physical cores. "

@@ -79,7 +79,7 @@ def findings(record: InferenceRecord) -> list[tuple[str, list[str]]]:
         place = place_name(cores, size)
         taken = max(record.cores_lost.get(cell_name(contestant, cores), 0.0) for contestant in (first, second))
         text = f"{verdict_words.faster(judged, first, second)}."
-        faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: no finding. {NO_FINDING}'}")
+        faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: not known. {NO_FINDING}'}")
     family = verdict_words.family_words(record.verdicts)
     devices = ", ".join(f"{contestant}: {device}" for contestant, device in record.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]

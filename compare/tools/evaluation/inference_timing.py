@@ -1,8 +1,10 @@
-"""Timing of a trained model's answers in each framework. The frameworks alternate, and every process is fresh."""
+"""Timing of a trained model's answers in each framework. Processes are fresh, and take turns; on a GPU they alternate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Generator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Self
@@ -24,12 +26,15 @@ from common.training.inference import BatchTimes, Latencies
 from compare.cli import errors, exits, wording
 from compare.cli.errors import FolderError
 from compare.cli.progress import Display
+from compare.judgement.slices import LEAST_SLICES, hodges_lehmann
 from compare.results import store
 from compare.results.workspace import FolderKind, PlannedWork, Workspace
 from compare.running import code_digest, contestants, launch, twin_client
 from compare.running.contestants import Contestant
 from compare.running.interleaving import Job, rounds, run_in_turns
+from compare.running.launch import StartedProcess, waited_for
 from compare.running.matrix import FileName
+from compare.running.taking_turns import Seat, run_round
 from compare.statistics import statistics
 from compare.statistics.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread
 
@@ -105,7 +110,7 @@ class InferenceRecord(Frozen):
     machine: Facts
     rows: list[InferenceRow]
     verdicts: list[JudgedRatio]
-    """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""
+    """Seconds of one framework divided by those of the other (p50, or over turns), by cores and batch size: one family."""
     failures: dict[str, str]
     """Reason by process that measured nothing."""
     cores_lost: dict[str, float]
@@ -167,19 +172,21 @@ def _run_all(
         latencies = _load_latencies(path_of(job))
         return latencies if latencies is not None and len(latencies.batches) >= len(settings.batches) else None
 
-    def execute(job: Job[tuple[str, int]]) -> Latencies | None:
-        latencies, failure = _time_process(settings, checkpoint, model, *job.item, path_of(job))
+    def timing(job: Job[tuple[str, int]], seat: Seat | None = None) -> Generator[StartedProcess, None, Latencies | None]:
+        latencies, failure = yield from _timing_process(settings, checkpoint, model, *job.item, path_of(job), seat)
         if failure is not None:
             failures[f"{cell_name(*job.item)}, process {job.repeat + 1}"] = failure
         return latencies
 
     turns = run_in_turns(
         rounds(cells, settings.repeats),
-        execute,
+        lambda job: waited_for(timing(job)),
         progress,
         name=lambda cell: cell_name(*cell),
         label=lambda job: f"{cell_name(*job.item)} ({job.repeat + 1} of {settings.repeats})",
         stored=stored,
+        # One at a time imports: a process on a GPU takes no turns, and works on then.
+        execute_together=lambda jobs: run_round(jobs, timing),
     )
     ended = [pair for pairs in turns for pair in pairs]
     return {(*job.item, job.repeat): latencies for job, latencies in ended if latencies is not None}, failures
@@ -203,15 +210,16 @@ def _refuse_other_versions(processes: _Processes, folder: Path) -> None:
             )
 
 
-def _time_process(
-    settings: InferenceSettings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path
-) -> tuple[Latencies | None, str | None]:
-    """Run a process. Return its times, and why it stopped early, if it did."""
+def _timing_process(
+    settings: InferenceSettings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path, seat: Seat | None
+) -> Generator[StartedProcess, None, tuple[Latencies | None, str | None]]:
+    """Run a process, one look at it for each step of the generator. Return its times, and why it stopped early, if it did."""
     words = ["--cores", str(cores), "--calls", str(settings.calls), "--seconds", str(settings.seconds)]
     words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.model_arguments(model)]
     failure: str | None = None
     try:
-        twin_client.call(Contestant.plain(framework), ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
+        arguments = ["infer", checkpoint, "--out", path, *words]
+        yield from twin_client.calling(Contestant.plain(framework), arguments, path.with_suffix(".txt"), seat)
     except errors.LaunchError as error:
         failure = str(error)
     latencies = _load_latencies(path)
@@ -262,10 +270,30 @@ def _ratios(
     ratios: list[tuple[str, Ratio]] = []
     for name, (frameworks, cores, size) in compared_cells(settings).items():
         first, second = (times_by_cell.get((framework, cores, size), {}) for framework in frameworks)
-        pairs = [(_p50(second[repeat]), _p50(first[repeat])) for repeat in first if repeat in second]
+        pairs = [_seconds_of_pair(second[repeat], first[repeat]) for repeat in first if repeat in second]
         if (ratio := paired_ratio(pairs)) is not None:
             ratios.append((name, ratio))
     return ratios
+
+
+def _seconds_of_pair(slow: BatchTimes, fast: BatchTimes) -> tuple[float, float]:
+    """Return the p50 of two processes. If they took turns, their ratio is a robust mean over these, see `judgement.slices`."""
+    medians = [list(map(_median_of_turn, _calls_by_turn(times))) for times in (slow, fast)]
+    logs = [math.log(one / other) for one, other in zip(*medians, strict=False) if one and other]
+    fast_seconds = _p50(fast)
+    if len(slow.turns) != len(fast.turns) or len(logs) < LEAST_SLICES:
+        return _p50(slow), fast_seconds
+    return math.exp(hodges_lehmann(logs)) * fast_seconds, fast_seconds
+
+
+def _calls_by_turn(times: BatchTimes) -> list[list[float]]:
+    """Return the seconds of the calls of each turn. Some turns of a slow process may have none."""
+    ends = [*itertools.accumulate(times.turns)]
+    return [times.seconds[end - number : end] for number, end in zip(times.turns, ends, strict=True)]
+
+
+def _median_of_turn(seconds: list[float]) -> float | None:
+    return float(np.median(seconds)) if seconds else None
 
 
 def compared_cells(settings: InferenceSettings) -> dict[str, tuple[tuple[str, str], int, int]]:

@@ -14,6 +14,7 @@ import typer
 from common.artifacts import atomic_files, records
 from common.artifacts.schema import Environment
 from common.machine import plain_file
+from common.machine.machine import cpu_name
 from compare.cli import commands, exits, wording
 from compare.cli.commands import Outcome
 from compare.cli.errors import FolderError
@@ -153,7 +154,7 @@ def _names_in(out: Path) -> set[str]:
 def _report(entries: Sequence[GalleryEntry], others: Sequence[str], out: Path) -> Report:
     """Build the page. It contains no path of its author."""
     unsigned = cautions.unconfirmed_signatures((entry.name, entry.compared.stored) for entry in entries)
-    machines = {str(entry.compared.stored.comparison.machine.get("processor")) for entry in entries}
+    machines = {cpu_name(entry.compared.stored.comparison.machine) for entry in entries}
     failed = sum(bool(entry.compared.failures) for entry in entries)
     return Report(
         name=NAME,
@@ -196,7 +197,7 @@ def _table(entries: Sequence[GalleryEntry]) -> Table:
         Column("made", "made", pick=lambda entry: entry.compared.stored.comparison.created_at[:10]),
         Column("model", "model", pick=lambda entry: entry.compared.stored.comparison.rows[0].spec.model_label),
         Column("data", "data", pick=f"{plan}.data_name"),
-        Column("processor", "processor", pick=f"{plan}.machine.processor", fold=24),
+        Column("processor", "processor", pick=lambda entry: cpu_name(entry.compared.stored.comparison.machine), fold=24),
         Column("cores", "cores", pick=lambda entry: max(row.spec.cores for row in entry.compared.stored.comparison.rows)),
         Column("versions", "versions", pick=versions, fold=24, wide=True),
         Column("repeats", "repeats", pick=f"{plan}.settings.repeats", wide=True),

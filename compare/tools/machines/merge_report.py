@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.machine.machine import cpu_name
 from compare.cli import exits, wording
 from compare.judgement import cautions
 from compare.reporting import comparison_plots, document, plots
@@ -215,7 +216,7 @@ def _machines_table(machines: Sequence[MeasuredMachine]) -> Table:
 
     columns = (
         Column("name", "machine"),
-        Column("processor", "processor", pick="facts.processor", fold=30),
+        Column("processor", "processor", pick=lambda machine: cpu_name(machine.facts), fold=30),
         Column("cores", "cores", pick="facts.cores"),
         Column("memory", "memory MiB", pick="facts.memory_mib"),
         Column("system", "system", pick="facts.system", wide=True),

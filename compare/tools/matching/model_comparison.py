@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,8 @@ class Match:
     """Layers and outputs of each model, as its framework reports them."""
     optimizers: list[JsonValue] = field(default_factory=list[JsonValue])
     """(setting, value, other value) of the settings of the user's optimizers that differ."""
+    versions: tuple[Mapping[str, str | None], ...] = ()
+    """Versions of each framework's distributions, where its model ran."""
 
     def __repr__(self) -> str:
         """Return the answer and a line for each rung, for notebooks."""
@@ -272,6 +274,24 @@ class Match:
         return "accepted" if any(rung.status == ACCEPTED for rung in self.rungs) else _rounding_cause(self.rungs)
 
 
+class ModelServer(Protocol):
+    """One model that answers requests, see `common.matching.serving.serve`: a process, or a dump of one."""
+
+    @property
+    def framework(self) -> str: ...
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request."""
+
+    def answer(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Wait for and return (answer, arrays) of the last request."""
+        ...
+
+    def give(self, arrays: Mapping[str, Array]) -> str:
+        """Keep arrays for the next request. Returns the path that the request names."""
+        ...
+
+
 class ModelProcess:
     """Process of a twin that opens models of users, one after another."""
 
@@ -317,15 +337,19 @@ class ModelProcess:
 def start_processes(folder: Path) -> Generator[tuple[ModelProcess, ModelProcess]]:
     """Start the processes of both frameworks, and end them with the block."""
     with ExitStack() as stack:
-        processes: list[ModelProcess] = []
-        for framework in launch.FRAMEWORKS:
-            processes.append(ModelProcess(framework, folder))
-            stack.callback(processes[-1].close)
-        yield processes[0], processes[1]
+        first, second = (start_process(framework, folder, stack) for framework in launch.FRAMEWORKS)
+        yield first, second
+
+
+def start_process(framework: str, folder: Path, stack: ExitStack) -> ModelProcess:
+    """Start the process of a framework. It ends with the stack."""
+    process = ModelProcess(framework, folder)
+    stack.callback(process.close)
+    return process
 
 
 def match(
-    processes: tuple[ModelProcess, ModelProcess],
+    processes: tuple[ModelServer, ModelServer],
     requests: tuple[OpenRequest, OpenRequest],
     user_pairs: Mapping[str, str],
     accepted: Sequence[str] = (),
@@ -336,7 +360,7 @@ def match(
     """Compare two models.
 
     Args:
-        processes: running processes.
+        processes: running processes, or dumps of them.
         requests: the requests that open the models.
         user_pairs: names of layers that the user pairs.
         accepted: names of causes that do not count against the models.
@@ -386,19 +410,19 @@ def match(
     return Match(names, requests, rungs, lines, notes, tuple(opened), differences)
 
 
-def _run_pass(processes: Sequence[ModelProcess], alignment: Alignment, words: str, *, record: bool) -> MeasuredPair:
+def _run_pass(processes: Sequence[ModelServer], alignment: Alignment, words: str, *, record: bool) -> MeasuredPair:
     for process in processes:
         process.send({"far": words, "record": record})
     return _measured(processes, alignment)
 
 
-def _measured(processes: Sequence[ModelProcess], alignment: Alignment) -> MeasuredPair:
+def _measured(processes: Sequence[ModelServer], alignment: Alignment) -> MeasuredPair:
     """Wait for the measurements of both models."""
     left, right = (_side(process, *answer) for process, answer in zip(processes, _answers(processes), strict=True))
     return MeasuredPair(left, right, alignment)
 
 
-def _answers(processes: Sequence[ModelProcess]) -> list[tuple[dict[str, Any], dict[str, Array]]]:
+def _answers(processes: Sequence[ModelServer]) -> list[tuple[dict[str, Any], dict[str, Array]]]:
     """Return the answers of both processes. Both are read before a refusal is raised, so that none is left for later."""
     answers: list[tuple[dict[str, Any], dict[str, Array]]] = []
     refusals: list[SpecError] = []
@@ -412,7 +436,7 @@ def _answers(processes: Sequence[ModelProcess]) -> list[tuple[dict[str, Any], di
     return answers
 
 
-def _side(process: ModelProcess, answer: dict[str, Any], arrays: dict[str, Array]) -> MeasuredModel:
+def _side(process: ModelServer, answer: dict[str, Any], arrays: dict[str, Array]) -> MeasuredModel:
     layers = {
         mode: {layer["name"]: Layer.model_validate(layer) for layer in records} for mode, records in answer["measured"].items()
     }

@@ -49,10 +49,10 @@ def unless_disturbed(
     """Return a verdict on times of these rows. There is none if other work disturbed a row, or may have.
 
     Args:
-        who: text before "no finding" where other work disturbed a row. The ratio is left out then.
+        who: text before "not known" where other work disturbed a row. The ratio is left out then.
     """
     reason, has_ratio = doubts(results, training, rows)
-    words = judged[1] if has_ratio else f"{who}no finding"
+    words = judged[1] if has_ratio else f"{who}not known"
     return (CANNOT_TELL, f"{words}. {reason.removesuffix('.')}") if reason else judged
 
 

@@ -98,15 +98,6 @@ def _size(dataset: DatasetDescription) -> str:
 def _normalise(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
     settings, base = study.normalise, study.base()
-    if sources.load_manifest(base.data, cache_dir=base.paths.cache_dir) is None:
-        sentence = f"Not measured: {base.data.source} holds arrays of pixels, and the engines read image files."
-        part = Section(
-            name="normalise",
-            title="Mean and standard deviation",
-            findings=[("Not measured", [sentence])],
-            conclusions=[sentence],
-        )
-        return StepResult(part)
     return scan_step(engine_scans.ScanRequest(settings.engines, settings.workers, "threads", settings.repeats, base), folder)
 
 

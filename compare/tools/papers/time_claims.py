@@ -196,7 +196,7 @@ class ScansScaleMore(PublishedClaim):
         paces = ", ".join(f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in engines)
         return CANNOT_TELL if unclear else verdict, [
             *unclear,
-            f"With {max_workers} workers on {wording.count(cores, 'core')}: {'no finding' if disturbed else medians}; the "
+            f"With {max_workers} workers on {wording.count(cores, 'core')}: {'not known' if disturbed else medians}; the "
             f"paper had {self.cores} cores.",
             *([] if disturbed else [as_sentence(words)]),
             f"What scales from a slower start gains more: {paces}.",
@@ -301,7 +301,7 @@ class SearchGain(PublishedClaim):
             if not disturbed
         ]
         if disturbed:
-            evidence = [f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}: no finding."]
+            evidence = [f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}: not known."]
         if cores < self.jobs and not results.setting.gpus:
             needed = f"{self.jobs} jobs need {self.jobs} cores, or a GPU that is idle otherwise: here are {cores}."
             return CANNOT_TELL, [needed, *evidence]

@@ -102,7 +102,7 @@ def screen(plan: PlanResult) -> Screen:
         ],
         chart=_chart(plan, bars),
         remarks=[
-            *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
+            *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL} lists them."] if unknown else []),
             *caution_count(cautions),
         ],
         next=[("how good it is", "the same command with --measure")] if plan.is_local and not plan.pairs else [],
@@ -132,7 +132,7 @@ def framework_verdicts(plan: PlanResult) -> dict[str, tuple[list[str], list[str]
         pairs = plan.pairs_of(name)
         if name in plan.disturbed:
             sentences = [
-                "no finding.",
+                "not known.",
                 "Other work disturbed the timing of layers or messages.",
                 "Plan again on an idle machine.",
             ]

@@ -77,7 +77,7 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
             [_bar(point) for point in scaling.points],
         ),
         remarks=[
-            *([f"{caution_count}: {FULL}."] if compared.cautions else []),
+            *([f"{caution_count}: {FULL} lists all."] if compared.cautions else []),
             *([stored.signature.sentence] if stored.signature is not None and stored.signature.confirmed else []),
         ],
     )
@@ -86,7 +86,7 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
 def _speedup_text(point: ScalingPoint) -> str:
     subject = f"{point.contestant} {point.mode}, {point.kind} scaling, {wording.count(point.replicas, 'replica')}"
     if point.disturbed:
-        return f"{subject}: no finding. Other work disturbed it."
+        return f"{subject}: not known. Other programs took cores from it."
     if (ratio := point.speedup_one_core) is None:
         return f"{subject}: {point.status if point.status != 'ok' else 'no ratio'}."
     doubt = " Do not rely on it: other work may have disturbed it." if point.in_doubt else ""

@@ -140,7 +140,7 @@ def verdicts(slowdowns: list[SlowdownResult]) -> list[str]:
         low, high = (interval_words(ratio) for ratio, _ in (least, most))
         num_pairs = min(ratio.n for ratio, _ in group)
         if any(slowdown.in_doubt for _, slowdown in group):
-            finding = f"no finding. {DISTURBED} The same command makes disturbed runs again."
+            finding = f"not known. {DISTURBED} The same command makes disturbed runs again."
         elif num_pairs < VERDICT_PAIRS:
             finding = f"{num_pairs} of the {count(VERDICT_PAIRS, 'pair')} that a verdict needs."
         elif least is most:

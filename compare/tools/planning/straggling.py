@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,12 +17,15 @@ from common.machine import machine
 from compare.cli.errors import LaunchError
 from compare.cli.progress import Display
 from compare.comparison import comparison_plan, executor
+from compare.judgement import slices
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.results import store
 from compare.results.workspace import FolderKind, PlannedWork, Workspace
 from compare.running import code_digest
 from compare.running.interleaving import Job, rounds, run_in_turns
+from compare.running.launch import StartedProcess, waited_for
 from compare.running.matrix import Row
+from compare.running.taking_turns import Seat
 from compare.running.twins import Twins
 from compare.statistics.statistics import Ratio, paired_ratio
 from compare.tools.planning import planner, prediction, schedules
@@ -47,6 +51,11 @@ class StragglerRecord(PlannedWork):
     rows: list[Row]
     stragglers: list[Straggler]
     repeats: int
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the runs of a layout take turns. On GPUs they would have to share their memory."""
+        return not self.machine.get("gpus")
 
     def identity(self) -> dict[str, Any]:
         """Numbers of steps follow from a prediction, and stay as they were."""
@@ -177,7 +186,7 @@ def measure(
         stragglers=[*stragglers],
         repeats=repeats,
         code_hash=code_digest.compute([twins[name] for name in plan.names], plan.run.model),
-        machine=machine.describe(),
+        machine=machine.describe() | {"gpus": plan.machine.facts.get("gpus")},
     )
     with Workspace.open(folder, STRAGGLERS) as workspace:
         stored_record = workspace.claim(record)
@@ -225,13 +234,28 @@ def _runs(
         # Nothing was found from disturbed runs, so none is chosen.
         return None if result is None or disturbance_words(result) else result
 
-    def execute(job: Job[_SlowedRow]) -> RunResult:
+    def running(job: Job[_SlowedRow], seat: Seat | None = None) -> Generator[StartedProcess, None, RunResult]:
         row = job.item.row
         shutil.rmtree(store.run_folder(folder, row.id, job.repeat), ignore_errors=True)
-        with Brake(job.item.straggler, row.spec.replicas) as brake:
-            result = executor.execute(twins[row.contestant], row, job.repeat, folder, progress.watch)
+        with Brake(job.item.straggler, row.spec.replicas, seat.slowing if seat else None) as brake:
+            looks = executor.executing(twins[row.contestant], row, job.repeat, folder, progress.watch, seat=seat)
+            result = yield from brake.watching(looks)
         factors[row.id, job.repeat] = brake.factor
         return result
+
+    def run_layout(jobs: Sequence[Job[_SlowedRow]]) -> Generator[tuple[int, RunResult]]:
+        rows = [job.item.row for job in jobs]
+        contestants = [twins[row.contestant] for row in rows]
+        return executor.run_together(rows, contestants, lambda place, seat: running(jobs[place], seat))
+
+    def run_together(jobs: Sequence[Job[_SlowedRow]]) -> Generator[tuple[int, RunResult]]:
+        """Run a layout with each slow rank in turns. Layouts are not compared with each other."""
+        first = 0
+        for _, group in groupby(jobs, lambda job: job.item.layout):
+            slowed = list(group)
+            for place, result in run_layout(slowed):
+                yield first + place, result
+            first += len(slowed)
 
     def accept(job: Job[_SlowedRow], result: RunResult) -> bool:
         row_id, factor = job.item.row.id, factors[job.item.row.id, job.repeat]
@@ -247,24 +271,31 @@ def _runs(
 
     for ended in run_in_turns(
         rounds(items, record.repeats),
-        execute,
+        lambda job: waited_for(running(job)),
         progress,
         name=lambda item: item.row.id,
         label=lambda job: f"{job.item.row.id} ({job.repeat + 1} of {record.repeats})",
         stored=stored,
         accept=accept,
         ending=lambda run: (run, disturbance_words(run)),
+        execute_together=run_together if record.takes_turns else None,
     ):
         for (item, repeat), run in ended:
             runs[item.layout, item.straggler][repeat] = run
     return runs
 
 
+def _seconds_of_pair(slow: RunResult, even: RunResult) -> tuple[float, float]:
+    """Return the seconds of a step of both. If they took turns, their ratio is that of their slices."""
+    ratio, seconds = slices.ratio(slow, even), planner.step_seconds(even)
+    return (planner.step_seconds(slow) if ratio is None else ratio * seconds), seconds
+
+
 def _compare_runs(
     layout: PredictedLayout, plan: PlanResult, straggler: Straggler, slow: _RunsByRepeat, even: _RunsByRepeat
 ) -> SlowdownResult:
     repeats = sorted(slow.keys() & even.keys())
-    pairs = [(planner.step_seconds(slow[repeat]), planner.step_seconds(even[repeat])) for repeat in repeats]
+    pairs = [_seconds_of_pair(slow[repeat], even[repeat]) for repeat in repeats]
     return SlowdownResult(
         contestant=layout.contestant,
         words=layout.words,

@@ -7,8 +7,6 @@ import json
 import math
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +23,7 @@ from compare.cli.progress import Display
 from compare.judgement.run_figures import cores_words
 from compare.results.workspace import Workspace
 from compare.running.interleaving import Job, remaining, rounds, turn
-from compare.running.launch import describe_exit
+from compare.running.launch import describe_exit, run_command
 from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression import benchmark_files
 from compare.tools.regression.benchmark_command import JSON_WORD, BenchmarkCommand
@@ -45,7 +43,6 @@ _NO_BENCHMARK = "no benchmark was collected"
 _MARKS = re.compile(r"^(?:FAILED|ERROR|E  |ERROR:|.*: error:).*", re.MULTILINE)
 _XDIST = re.compile(r"Benchmarks are automatically disabled because xdist plugin is active")
 """Warning of pytest-benchmark where -n is given. A plug-in that is merely installed is named in the header, too."""
-_KILL_SECONDS = 5.0
 
 
 class BenchmarkRun(NamedTuple):
@@ -161,7 +158,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             written = temporary.path.resolve() / "benchmarks.json"
             words = self._words(written, item)
             meter = self._meter()
-            log, code = _run(words, item.folder, self._environment(item, repeat, temporary.path))
+            log, _, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
             usage = meter.usage()
             if (reason := self._why_failed(code, log, written, item)) is not None:
                 atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
@@ -317,9 +314,8 @@ def code_hash() -> str:
 
 
 def plugin_file() -> Path:
-    """Return the file of the plug-in. An installed package has it above the suite, a checkout beside it."""
-    names = (machine.PROJECT_ROOT / "convtwins", machine.PROJECT_ROOT.parent)
-    return next(folder / "pytest_plugin.py" for folder in names if (folder / "pytest_plugin.py").exists())
+    """Return the file of the plug-in. A checkout and an installed package have it in the suite."""
+    return machine.PROJECT_ROOT / "convtwins" / "pytest_plugin.py"
 
 
 def _read_figures(path: Path) -> dict[str, float]:
@@ -351,32 +347,3 @@ def _beginning(path: Path) -> str:
             return wording.shortened(file.read(200), 80)
     except OSError:
         return path.name
-
-
-def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[str, int]:
-    """Run a command to its end, with its descendants in a group of their own. Returns its output and exit code."""
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise RevisionError(f"{words[0]} cannot be started ({error.strerror}). Name a program that is there.") from None
-    try:
-        output, _ = process.communicate()
-        return output, process.returncode
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(_KILL_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()

@@ -26,6 +26,7 @@ from compare.tools.regression.bisection import BisectionOutcome
 from compare.tools.regression.candidates import Bisection, BisectionQuery, Candidates
 from compare.tools.regression.measured import FIGURE, SECONDS
 from compare.tools.regression.records import JUDGED, choices, metrics_named
+from compare.tools.regression.regress_screen import MeasuredBy
 
 MOST_PAIRS = 30
 _OWN = ("--pytest", "--command")
@@ -81,7 +82,9 @@ def command(
     if others_named:
         raise SpecError(f"bisect follows one metric. Received: {', '.join(metric)}. Name one.")
     all_environments = tuple(filter(None, [environments, *(others or [])]))
-    folder = (out or store.new_folder("bisect")).resolve()
+    named_folder = out or store.new_folder("bisect")
+    folder = named_folder.resolve()
+    measured_by = MeasuredBy(most_repeats, sys.argv[1:], named_folder)
     invocation.interrupt_message = requests.interrupted(folder, has_checkouts=False)
     query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments, only)
     if (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
@@ -91,13 +94,13 @@ def command(
             benchmark_command, query, python or sys.executable, most_repeats, invocation.progress
         )
         outcome = candidates.search(command_candidates, query, range(most_repeats), workspace, invocation.progress)
-        return Outcome(bisect_report.report(outcome, command_candidates, query), folder)
+        return Outcome(bisect_report.report(outcome, command_candidates, query, measured_by), folder)
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
     request = requests.build_request(settings, twins, folder, only)
     workspace = invocation.hold(candidates.open_workspace(query, settings.seeds[0], folder))
     outcome, candidate_list = bisect(request, query, workspace, invocation.progress)
-    return Outcome(bisect_report.report(outcome, candidate_list, query), folder)
+    return Outcome(bisect_report.report(outcome, candidate_list, query, measured_by), folder)
 
 
 def bisect(

@@ -21,6 +21,7 @@ from compare.tools.regression import bisection
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, NamedCandidate
 from compare.tools.regression.candidates import BisectionQuery, Candidates
 from compare.tools.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
+from compare.tools.regression.regress_screen import MeasuredBy
 
 _TRIALS = (
     Column("what", "what is tested"),
@@ -37,8 +38,12 @@ _ON_SCREEN = ("what", "later", "verdict", "ratio", "n")
 _SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
 
 
-def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: BisectionQuery) -> Report:
-    """The report of a search. Its title is the verdict."""
+def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: BisectionQuery, measured_by: MeasuredBy) -> Report:
+    """The report of a search. Its title is the verdict.
+
+    Args:
+        measured_by: the command that searched, with the most pairs of a test.
+    """
     titles, facts = [candidate.title for candidate in candidates.items], candidates.machine
     title, sentences = _sentences(outcome, titles, heading(query.metric), query.threshold)
     rows: list[dict[str, Cell]] = [
@@ -99,7 +104,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
             subject=[f"Which change made {heading(query.metric)} of {candidates.subject} larger?", ends],
             answers=_answers(outcome, title, dict(sentences), code),
             table=replace(tables[0], columns=tuple(column for column in _TRIALS if column.key in _ON_SCREEN)),
-            next=_next(outcome, None if query.environments else candidates.items[outcome.first_bad].identity),
+            next=_next(outcome, None if query.environments else candidates.items[outcome.first_bad].identity, measured_by),
         ),
     )
 
@@ -113,7 +118,7 @@ def _answers(outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Seq
     tests = f"{count(len(outcome.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
     trouble = [*by_heading.get(_DOUBTS, ())]
     if outcome.skipped:
-        trouble.append(f"{count(len(outcome.skipped), 'candidate')} could not be measured ({FULL}).")
+        trouble.append(f"{count(len(outcome.skipped), 'candidate')} could not be measured: {FULL} says why.")
     answers = [
         Paragraph("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(outcome.outcome, "warn")),
         Paragraph("How sure", [tests]),
@@ -123,15 +128,15 @@ def _answers(outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Seq
     return [paragraph for paragraph in answers if paragraph.sentences]
 
 
-def _next(outcome: BisectionOutcome, commit: str | None) -> list[tuple[str, str]]:
+def _next(outcome: BisectionOutcome, commit: str | None, measured_by: MeasuredBy) -> list[tuple[str, str]]:
     """Name the command that shows the change, or a command that may decide."""
     if outcome.outcome == "found":
         return [("the change", f"git show {commit[:8]}")] if commit else []
     if outcome.outcome != "undecided":
         return []
     if outcome.trials[-1].disturbed:
-        return [("on an idle machine", "the same command with the same --out goes on")]
-    return [("go on", "the same command with a larger --most-repeats and the same --out")]
+        return [("go on when the machine is idle", measured_by.again())]
+    return [("go on with more pairs", measured_by.again("--most-repeats", str(2 * measured_by.repeats)))]
 
 
 def _sentences(
@@ -170,7 +175,7 @@ def _sentences(
         if last is not ends:
             lines.append(f"The first bad one is among {'; '.join(titles[place] for place in outcome.suspects)}.")
         lines.append(
-            "Search on an idle machine: the same command with the same --out goes on, and makes the disturbed pairs again."
+            "On an idle machine the search can go on. It makes the disturbed pairs again."
             if last.disturbed
             else "More pairs (--most-repeats) or longer runs may tell."
         )
@@ -189,7 +194,7 @@ def _undecided(trial: BisectionTest, about: str) -> str:
     """The verdict on a test that does not decide, with the cause where it is other work."""
     counted = trial.ratio.n if trial.ratio else 0
     if trial.disturbed and counted < VERDICT_PAIRS:
-        return f"CANNOT TELL about {about}: other work disturbed {trial.disturbed} of {count(trial.pairs, 'pair')}."
+        return f"CANNOT TELL about {about}: other programs took cores from {trial.disturbed} of {count(trial.pairs, 'pair')}."
     if not counted:
         return f"CANNOT TELL about {about}: none of {count(trial.pairs, 'pair')} counts."
     return f"CANNOT TELL: {count(counted, 'pair')} do not decide about {about}."

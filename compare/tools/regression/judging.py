@@ -26,7 +26,16 @@ from compare.statistics.statistics import (
 )
 from compare.tools.regression import facts
 from compare.tools.regression.measured import Measurement
-from compare.tools.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
+from compare.tools.regression.records import (
+    ACCURACY,
+    FAILED,
+    Change,
+    Criteria,
+    Judgement,
+    MeasuredSide,
+    OperationChange,
+    Verdict,
+)
 from compare.tools.regression.samples import (
     SubjectPair,
     is_named,
@@ -259,7 +268,7 @@ def _judged(change: Change, p: float | None, criteria: Criteria, *, faster_fails
     """The change with its verdict. Worse means more seconds, more memory or less accuracy.
 
     Args:
-        faster_fails: whether a gain beyond the limit counts as a regression: the baseline is out of date then.
+        faster_fails: whether a gain beyond the limit fails, too: the baseline is out of date then.
     """
     ratio = change.change
     if p is None or ratio.low is None or ratio.high is None:
@@ -271,8 +280,9 @@ def _judged(change: Change, p: float | None, criteria: Criteria, *, faster_fails
         threshold = criteria.threshold if change.limit is None else change.limit
     verdict: Verdict = "no change shown"
     if p < SIGNIFICANCE:
-        is_too_fast = faster_fails and -worse > threshold
-        is_regression = worse > threshold or is_too_fast
-        verdict = "regression" if is_regression else "better" if worse < 0 else "worse, within the threshold"
-    unsure = verdict not in ("regression", "better") and at_worst > threshold
+        if worse > 0:
+            verdict = "regression" if worse > threshold else "worse, within the threshold"
+        else:
+            verdict = "faster than allowed" if faster_fails and -worse > threshold else "better"
+    unsure = verdict not in (*FAILED, "better") and at_worst > threshold
     return change.model_copy(update={"adjusted_p": p, "verdict": verdict, "not_ruled_out": unsure})

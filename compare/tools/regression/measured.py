@@ -76,7 +76,7 @@ class MeasuredSubject(Frozen):
     limit: float | None = None
     """Growth that counts, if the benchmark has one of its own."""
     fails_when_faster: bool = False
-    """Whether a gain beyond the limit counts as a regression does: the baseline is out of date then."""
+    """Whether a gain beyond the limit fails as a regression does: the baseline is out of date then."""
 
     @property
     def repeats(self) -> set[int]:

@@ -8,10 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import typer
+
 from common.artifacts.schema import RunResult
+from common.machine import machine
+from common.machine.interference import Meter
 from common.machine.private_folder import PrivateFolder
 from compare.cli.errors import LaunchError
 from compare.cli.progress import Display
+from compare.comparison import comparison_plan
 from compare.judgement.sides import BASE, HEAD
 from compare.running.interleaving import Job, run_in_turns, turn
 from compare.statistics.statistics import VERDICT_PAIRS
@@ -73,6 +78,8 @@ class PairLoop(ABC, Generic[Item, Result]):
     def execute(self, item: Item, repeat: int, folder: Path) -> Result:
         """Run one side, and store the result in a folder."""
 
+    cores = machine.available_cores()
+    """The most cores that a run has."""
     takes_turns = False
     """Whether both sides of a pair train in turns, see `execute_together`."""
 
@@ -131,7 +138,10 @@ class PairLoop(ABC, Generic[Item, Result]):
             self.progress.stage(f"{num_planned - num_left} of {num_planned} pairs are in {self.folder}")
         if not left:
             return
+        meter = Meter()
         self._warm_up([side for side in (BASE, HEAD) if side not in warm], strict=enough is not None)
+        for caution in comparison_plan.busy_caution(meter, self.cores, machine.describe()):
+            typer.echo(caution, err=True)
         places = {item.id: (pair, side) for pair in self.pairs for item, side in zip(pair, (BASE, HEAD), strict=True)}
 
         def label(job: Job[Item]) -> str:

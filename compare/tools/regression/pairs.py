@@ -79,6 +79,7 @@ class PairedRuns(PairLoop[Row, RunResult]):
         self.plan = claimed.with_settings(repeats=plan.settings.repeats)
         self.repeats = plan.settings.repeats
         self.takes_turns = self.plan.takes_turns
+        self.cores = max(row.spec.cores for pair in self.pairs for row in pair)
         if request.settings.prove:
             self.plan = run.with_proof(self.plan, request, self.folder, progress)
 

@@ -15,11 +15,13 @@ from compare.statistics.statistics import Ratio, Spread
 from compare.tools.regression.measured import FIGURE, SECONDS, Kind, MeasuredSubject
 
 Verdict = Literal[
-    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
-    "not judged",
+    "regression", "faster than allowed", "worse, within the threshold", "no change shown", "better", "not tested",
+    "too few to tell", "cannot tell", "not judged",
 ]  # fmt: skip
-"""`not tested`: there is no test, and nothing beyond a threshold needs one. `not judged`: no times are reliable on both
-sides, in pairs of one pair; the figures are only shown."""
+"""`faster than allowed`: a gain beyond the limit of a benchmark whose marker says `fail_when_faster`. `not tested`: there is no
+test, and nothing beyond a threshold needs one. `not judged`: no times are reliable on both sides, in pairs of one pair; the
+figures are only shown."""
+FAILED = ("regression", "faster than allowed")
 UNDECIDED = ("too few to tell", "cannot tell", "not judged")
 
 ACCURACY = "test_accuracy"
@@ -185,8 +187,8 @@ class Judgement(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """3 on a regression, 5 if something cannot be judged or the noise may hide a regression, else 0."""
-        if "regression" in self.verdicts:
+        """3 if a figure fails, 5 if something cannot be judged or the noise may hide a regression, else 0."""
+        if not {*FAILED}.isdisjoint(self.verdicts):
             return EXIT_REGRESSION
         undecided = self.missing or not self.changes or self.num_not_ruled_out or not {*UNDECIDED}.isdisjoint(self.verdicts)
         return EXIT_UNDECIDED if undecided else EXIT_OK

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from common.errors import UserError
-from compare.cli import commands, exits, wording
+from compare.cli import commands, wording
 from compare.cli.commands import Invocation, Outcome
 from compare.cli.errors import FolderError
 from compare.cli.option_rules import AllExcept, Excludes, Needs, OneOf
@@ -19,7 +19,7 @@ from compare.cli.option_types import Parsed, Percent
 from compare.comparison import run_options
 from compare.judgement.figures import times
 from compare.judgement.sides import BASE, HEAD
-from compare.reporting import tables
+from compare.reporting import document
 from compare.results import store
 from compare.results.workspace import Workspace
 from compare.running import options
@@ -37,6 +37,7 @@ from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.measured import Measurement
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
+from compare.tools.regression.regress_screen import MeasuredBy
 
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
@@ -46,27 +47,6 @@ _OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "-
 _OWN = ("--pytest", "--command")
 _OF_OWN = (*_OWN, *_MEASURING, "--python", "--threshold", "--only", "--repeats", "--out", "--markdown", "--json")
 """Options that have an effect on benchmarks of your own."""
-
-
-@contextmanager
-def _errors_in_markdown(values: Mapping[str, Any]) -> Generator[None]:
-    """On an error, write the reason to the file of `--markdown`."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if (markdown := values["markdown"]) is not None:
-            _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
-        raise
-
-
-def _append(path: Path, text: str) -> str | None:
-    """Add text to a file. Returns why that failed, or None."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        return f"The report cannot be written to {path} ({error.strerror}). Choose another --markdown."
-    return None
 
 
 @commands.command(
@@ -81,7 +61,7 @@ def _append(path: Path, text: str) -> str | None:
         ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
     ),
     Needs(AllExcept(*_OF_STORED, *_MEASURING), _MEASURING),
-    within=_errors_in_markdown,
+    within=document.errors_in_markdown,
 )
 def command(
     invocation: Invocation,
@@ -135,7 +115,7 @@ def command(
         bool, typer.Option(help=f"{options.PROOF} That of the checked-out revision, or that of B as that of A.")
     ] = False,
     out: options.Out = None,
-    markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
+    markdown: options.Markdown = None,
 ) -> Outcome:
     """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
@@ -143,12 +123,13 @@ def command(
     continues what was interrupted.
     """
     criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
-    folder = None
+    folder = named_folder = None
     num_new_pairs = 0
     if baseline is not None:
         judgement = judge_stored(baseline, candidate, criteria)
     elif (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
-        folder = (out or store.new_folder("regress")).resolve()
+        named_folder = out or store.new_folder("regress")
+        folder = named_folder.resolve()
         num_new_pairs = repeats or PAIRS
         invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
         with Workspace.open(folder, benchmark_files.SETTLED) as benchmark_workspace, ExitStack() as checkouts:
@@ -164,7 +145,8 @@ def command(
     else:
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
         settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
-        folder = (out or store.new_folder("regress")).resolve()
+        named_folder = out or store.new_folder("regress")
+        folder = named_folder.resolve()
         num_new_pairs = settings.repeats
         twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
         request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
@@ -180,15 +162,10 @@ def command(
                 paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
                 paired_runs.complete(judges_times=any(name in times() for name in criteria.judged))
         judgement = judge_stored(folder, None, criteria)
-    report = regress_report.report(judgement, num_new_pairs)
+    measured_by = MeasuredBy(num_new_pairs, sys.argv[1:], named_folder) if named_folder is not None else None
+    report = regress_report.report(judgement, measured_by)
 
-    def append_report(code: int) -> int:
-        if markdown is None or not (unwritten := _append(markdown, report.to_markdown())):
-            return code
-        typer.echo(unwritten, err=True)
-        return code or exits.RUN_FAILED
-
-    return Outcome(report, folder, append_report)
+    return Outcome(report, folder, functools.partial(report.append_to, markdown))
 
 
 def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> Judgement:

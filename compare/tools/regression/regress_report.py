@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compare.cli.wording import count, joined, percent
+from compare.cli.wording import count, joined, percent, shell
+from compare.judgement.sides import BASE
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
@@ -12,7 +13,17 @@ from compare.statistics.noise import LEAST_NEIGHBOURS
 from compare.statistics.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.statistics.verdict_words import UNBOUNDED, p_value_words, p_words, percent_words, resolution_words
 from compare.tools.regression import regress_screen
-from compare.tools.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
+from compare.tools.regression.records import (
+    ACCURACY,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    FAILED,
+    UNDECIDED,
+    Change,
+    Judgement,
+    heading,
+)
+from compare.tools.regression.regress_screen import MeasuredBy
 
 _OPERATIONS = (
     "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
@@ -20,14 +31,15 @@ _OPERATIONS = (
 )
 
 
-def report(judgement: Judgement, repeats: int = 0) -> Report:
+def report(judgement: Judgement, measured_by: MeasuredBy | None = None) -> Report:
     """Build the report of a judgement. Its title is the verdict.
 
     Args:
-        repeats: number of pairs that the command has measured. 0: both sides were stored.
+        measured_by: the command that has measured both sides. None: both were stored.
     """
     sides = (("Baseline", judgement.baseline), ("Candidate", judgement.candidate))
-    bad, decided = judgement.verdicts.count("regression"), judgement.exit_code in (EXIT_OK, EXIT_REGRESSION)
+    bad, too_fast = (judgement.verdicts.count(verdict) for verdict in FAILED)
+    decided = judgement.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
         title=headline(judgement),
         headline=_style(judgement),
@@ -49,6 +61,7 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
         ],
         marks=[
             Mark("Regressions", str(bad), "bad" if bad else "good"),
+            *[Mark("Faster than allowed", str(too_fast), "bad")] * bool(too_fast),
             Mark("Figures", f"{len(judgement.verdicts)}, {judgement.tested} tested", "good" if decided else "warn"),
             Mark("Not ruled out", str(judgement.num_not_ruled_out), "warn" if judgement.num_not_ruled_out else "good"),
         ],
@@ -60,7 +73,7 @@ def report(judgement: Judgement, repeats: int = 0) -> Report:
             judgement,
             _undecided_reasons(judgement, needed=f" (a verdict needs {VERDICT_PAIRS})"),
             _pairs_needed(judgement),
-            repeats,
+            measured_by,
         ),
     )
 
@@ -74,9 +87,8 @@ def _noise_words(judgement: Judgement) -> str:
 
 def headline(judgement: Judgement) -> str:
     """The verdict in a sentence."""
-    bad = judgement.verdicts.count("regression")
-    if bad:
-        return f"REGRESSION in {bad} of {len(judgement.verdicts)} figures."
+    if failures := regress_screen.failure_words(judgement):
+        return f"{failures}."
     thresholds = (
         f"({percent_words(judgement.threshold)} of seconds and MiB, {percent_words(judgement.accuracy_threshold)} of accuracy)"
     )
@@ -93,7 +105,7 @@ def _undecided_reasons(judgement: Judgement, thresholds: str = "", needed: str =
         (judgement.num_not_ruled_out, f"may be worse by more than the threshold{thresholds}"),
         (few, f"have too few {_samples(judgement)}{needed}"),
         (judgement.verdicts.count("not judged"), f"have {reliable}"),
-        (judgement.verdicts.count("cannot tell"), "do not decide"),
+        (judgement.verdicts.count("cannot tell"), "cannot be judged"),
     )
     reasons = [f"{number} of {len(judgement.verdicts)} figures {what}" for number, what in causes if number]
     reasons += ["nothing was measured on both sides"] * (not judgement.changes)
@@ -127,9 +139,11 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         if change.verdict in UNDECIDED
     ]
     if judgement.verdicts.count("not judged"):
-        longer = " Longer runs (--epochs) need another --out." * (judgement.kind == "comparison")
+        longer = " Longer runs (--epochs) need a new folder." * (judgement.kind == "comparison")
+        folder = judgement.baseline.source.removesuffix(f"@{BASE}")
+        same_command = f"The same command with {shell(['--out', folder])}" if judgement.in_turn else "The same command"
         undecided.append(
-            f"The same command on an idle machine makes the disturbed pairs again.{longer}"
+            f"{same_command} makes the disturbed pairs again, on an idle machine.{longer}"
             if judgement.paired
             else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
         )
@@ -145,12 +159,13 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
     if unsure and judgement.paired and (needed := _pairs_needed(judgement)) is not None:
         unsure.append(
             f"If the true changes are these, about {needed} pairs would rule out the threshold"
-            f"{f': --repeats {needed} in another --out' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
+            f"{f': --repeats {needed} in a new folder' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
         )
     if unsure and judgement.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     sections = [
         ("Regressions", lines_with("regression")),
+        ("Faster than the marker allows: the baseline is out of date", lines_with("faster than allowed")),
         ("Cannot tell", undecided),
         ("Not tested", lines_with("not tested")),
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),

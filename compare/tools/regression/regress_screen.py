@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compare.cli.terminal import FULL
-from compare.cli.wording import command, count, percent, shortened
+from compare.cli.wording import command, count, joined, percent, shortened
 from compare.judgement import statement_words
 from compare.judgement.figures import times
 from compare.judgement.sides import BASE, HEAD
+from compare.reporting.document import without_options
 from compare.reporting.screen import WIDTH, Paragraph, Screen
 from compare.statistics.statistics import POWER, VERDICT_PAIRS, resolution
 from compare.statistics.verdict_words import UNBOUNDED, difference_words, percent_words
 from compare.tools.regression.records import (
     EXIT_OK,
     EXIT_REGRESSION,
+    FAILED,
     JUDGED,
     UNDECIDED,
     Change,
@@ -35,11 +37,18 @@ _FIXED = 4
 _WIDTH = WIDTH - 11
 """Columns beside the labels."""
 _LEAST_START = 24
+_OF_REGRESS_WITH_VALUE = (
+    *("--interleaved", "--out", "--repeats", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown"),
+)
+_OF_REGRESS = ("--json", "--profile", "--no-profile", "--proof", "--no-proof", FULL)
+"""Options of `regress` that say how it measures and reports, and not what."""
 _TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
 
 
 class ScreenLine(NamedTuple):
-    """A sentence on one line. `start`, a figure's name, is shortened to fit. Without `end`, the line is cut between words."""
+    """A sentence on one line. `start`, a figure's name, is shortened to fit. If there is no `end`, and several sentences
+    do not fit, the first one is left. A first sentence that does not fit takes further lines.
+    """
 
     start: str
     end: str = ""
@@ -52,27 +61,55 @@ class ScreenLine(NamedTuple):
         return f"{start.removesuffix('.') if more else start}{end}"
 
 
-def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None, repeats: int) -> Screen:
+class MeasuredBy(NamedTuple):
+    """The command that has measured, for the commands that a screen proposes."""
+
+    repeats: int
+    """Number of pairs that it has measured, or the most."""
+    words: Sequence[str]
+    """The words of the command, from `regress` or `bisect` on."""
+    folder: Path
+    """The results folder of the command, as the user names it."""
+
+    def again(self, *options: str) -> str:
+        """Return the command that makes disturbed pairs again and what is missing, in the same folder."""
+        return command(*without_options(self.words, "--out", *options[:1]), *options, "--out", str(self.folder))
+
+    def in_a_new_folder(self, *options: str) -> str:
+        """Return the command with other options, into a new folder."""
+        return command(*without_options(self.words, "--out", *options[:1]), *options)
+
+    def of_training(self) -> list[str]:
+        """Return the options that `bisect` takes too: they say what is measured."""
+        words = without_options(self.words[1:], *_OF_REGRESS_WITH_VALUE)
+        return [word for word in words if word not in _OF_REGRESS]
+
+
+def screen(
+    judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None, measured_by: MeasuredBy | None = None
+) -> Screen:
     """Build the first screen.
 
     Args:
         undecided_reasons: reasons why there is no decision. The figures that may be worse come first.
         pairs: number of pairs that would rule out the threshold for all figures. None: unknown.
-        repeats: number of pairs that the command has measured. 0: both sides were stored.
+        measured_by: the command that has measured both sides. None: both were stored.
     """
     question = [f"Is {_side_words(judgement.candidate)} worse than {_side_words(judgement.baseline)}?", judgement.machine]
     verdict = _verdict(judgement)
     serious = statement_words.sentences(caution for caution in judgement.statements if caution.level != "info")
     others = len(judgement.cautions) - len(serious) + len(judgement.environments)
-    cautions = f" {count(others, 'caution')}: {FULL}." if others and not serious else ""
+    cautions = f" {count(others, 'caution')}: {FULL} lists all." if others and not serious else ""
     parts = (
         ("Worse", list(_worse(judgement)), "bad"),
+        ("Faster", list(_largest_first(judgement, "faster than allowed")), "bad"),
         ("Unsure", _unsure(judgement, undecided_reasons, pairs), "warn"),
-        ("A/A", _against_itself(judgement, cautions), ""),
+        ("Sure?", _against_itself(judgement, cautions), ""),
         ("Trouble", list(map(ScreenLine, serious)), "bad"),
     )
     spare = LINES - _FIXED - sum(bool(lines) for _, lines, _ in parts)
     spare -= (len(" | ".join(question)) > WIDTH) + (len(verdict) > _WIDTH)
+    spare -= sum((len(lines[0].within(_WIDTH)) - 1) // _WIDTH for _, lines, _ in parts if lines)
     # Each figure that is worse has its own.
     limits = [_limits(judgement)] if spare > 0 and judgement.exit_code != EXIT_REGRESSION else []
     spare -= len(limits)
@@ -86,16 +123,14 @@ def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | 
     return Screen(
         subject=question,
         answers=[paragraph for paragraph in answers if paragraph.sentences],
-        next=_next(judgement, pairs, repeats),
+        next=_next(judgement, pairs, measured_by),
     )
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the first words of a text, or its first sentences, that fit into `width` columns."""
-    if len(text) <= width:
-        return text
-    first = text.partition(". ")[0]
-    return f"{first}. …" if len(first) + 3 <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
+    """Return a text that fits into `width` columns, else its first sentence, whole."""
+    first, stop, _ = text.partition(". ")
+    return text if len(text) <= width or not stop else f"{first}."
 
 
 def _side_words(side: MeasuredSide) -> str:
@@ -104,17 +139,24 @@ def _side_words(side: MeasuredSide) -> str:
     return f"{shortened(part if part in (BASE, HEAD) else folder, 24)} ({side.commit})"
 
 
+def failure_words(judgement: Judgement) -> str:
+    """Say how many figures fail, and why: `REGRESSION in 1 of 4 figures`. Empty: none does."""
+    kinds = zip(("REGRESSION", "FASTER THAN ALLOWED"), FAILED, strict=True)
+    failed = [f"{word} in {number}" for word, verdict in kinds if (number := judgement.verdicts.count(verdict))]
+    return f"{joined(failed)} of {count(len(judgement.verdicts), 'figure')}" if failed else ""
+
+
 def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
     number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
     decided = [change.verdict for change in judgement.changes if not change.not_ruled_out] + [
         fact.verdict for fact in judgement.facts
     ]
-    kinds = Counter(verdict for verdict in decided if verdict not in ("regression", *UNDECIDED))
+    kinds = Counter(verdict for verdict in decided if verdict not in (*FAILED, *UNDECIDED))
     counts = ", ".join(f"{times} {verdict.replace(',', '')}" for verdict, times in kinds.most_common())
     rest = f" {counts}." if counts else ""
     if judgement.exit_code == EXIT_REGRESSION:
-        return f"REGRESSION in {judgement.verdicts.count('regression')} of {number} figures: {code}.{rest}"
+        return f"{failure_words(judgement)}: {code}.{rest}"
     if judgement.exit_code != EXIT_OK:
         return f"CANNOT TELL whether there is a regression: {code}.{rest}"
     return f"No regression in {count(number, 'figure')}: {code}.{rest}"
@@ -127,12 +169,16 @@ def _limits(judgement: Judgement) -> str:
 
 def _worse(judgement: Judgement) -> Iterator[ScreenLine]:
     """Each figure that is worse, with its limit. The largest change comes first."""
-    worse = [change for change in judgement.changes if change.verdict == "regression"]
-    for change in sorted(worse, key=lambda change: -abs(change.change.value - _unchanged(change))):
-        yield _figure(change, judgement)
+    yield from _largest_first(judgement, "regression")
     for fact in judgement.facts:
         if fact.verdict == "regression":
             yield ScreenLine(f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now")
+
+
+def _largest_first(judgement: Judgement, verdict: str) -> Iterator[ScreenLine]:
+    changes = [change for change in judgement.changes if change.verdict == verdict]
+    for change in sorted(changes, key=lambda change: -abs(change.change.value - _unchanged(change))):
+        yield _figure(change, judgement)
 
 
 def _unchanged(change: Change) -> float:
@@ -169,10 +215,10 @@ def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
         return [ScreenLine(f"Not known: no figure was tested.{noise}{cautions}")]
     if not judgement.paired:
         return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
-    errs = "The same code is called different in at most 1 of 20 judgements."
+    errs = "At most 1 of 20 judgements calls unchanged code changed."
     lines = [ScreenLine(f"{errs}{cautions}")]
     if judgement.noise is not None:
-        errs = "At most 1 of 20 judgements of equal code errs."
+        errs = "At most 1 of 20 judgements calls unchanged code changed."
         lines = [
             ScreenLine(f"{errs} {judgement.noise.words} (n {judgement.noise.n})."),
             *[ScreenLine(cautions.strip())] * bool(cautions),
@@ -198,33 +244,35 @@ def _is_commit(side: MeasuredSide) -> bool:
     return re.fullmatch("[0-9a-f]{8}", side.commit) is not None
 
 
-def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[str, str]]:
+def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | None) -> list[tuple[str, str]]:
     """Name the command that finds the cause of a regression, or decides what is open."""
     if judgement.exit_code == EXIT_OK:
         return []
     base, is_of_runs = judgement.baseline, judgement.kind == "comparison"
     is_of_suite = is_of_runs and _is_commit(base) and base.commit != judgement.candidate.commit and base.repository is None
-    if not repeats:
+    if measured_by is None:
         if judgement.paired:
             return []
-        in_turn = f"{command('regress', '--interleaved', base.commit)} ..." if is_of_suite else ""
-        in_turn = in_turn if is_of_runs else "files of both, one after the other: A, B, B, A, ..."
-        return [("in turn", in_turn)] * bool(in_turn)
+        if not is_of_runs:
+            return [("in turn", "files of both, one after the other: first A, then B, then B, then A, and so on")]
+        return [("in turn, same options", command("regress", "--interleaved", base.commit))] * is_of_suite
     if judgement.exit_code == EXIT_REGRESSION:
         worse = [change for change in judgement.changes if change.verdict == "regression" and not change.is_accuracy]
+        is_of_suite = is_of_suite or (
+            judgement.kind == "benchmarks" and _is_commit(base) and base.commit != judgement.candidate.commit
+        )
         if worse and is_of_suite:
             first = next((change for change in worse if change.metric == JUDGED[0]), worse[0])
-            metric = () if first.metric == JUDGED[0] else ("--metric", first.metric)
-            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
-        if worse and judgement.kind == "benchmarks" and _is_commit(base) and base.commit != judgement.candidate.commit:
-            option = "--pytest" if "::" in worse[0].id else "--command"  # pytest's names have colons
-            return [("which commit", f"{command('bisect', '--good', base.commit, '--only', worse[0].id)} {option} ...")]
+            metric = () if first.metric == JUDGED[0] or not is_of_runs else ("--metric", first.metric)
+            words = ("--good", base.commit, "--only", first.id, *metric, *measured_by.of_training())
+            return [("which commit", command("bisect", *words))]
         is_open = is_of_runs and any(change.metric in times() for change in worse) and not judgement.operations
-        return [("where in a step", "the same command with --profile and another --out")] * is_open
+        return [("where in a step", measured_by.in_a_new_folder("--profile"))] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
-    if any(change.verdict == "not judged" or (is_time(change.metric) and change.change.n < repeats) for change in few):
-        return [("on an idle machine", "the same command with the same --out makes the disturbed pairs again")]
+    is_disturbed = any(is_time(change.metric) and change.change.n < measured_by.repeats for change in few)
+    if is_disturbed or any(change.verdict == "not judged" for change in few):
+        return [("when the machine is idle", measured_by.again())]
     if few or pairs is not None:
-        return [("more pairs", f"the same command with --repeats {max(pairs or 0, VERDICT_PAIRS)} and another --out")]
-    longer = "the same command with more --epochs and another --out" if is_of_runs else "more rounds of each benchmark"
+        return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]
+    longer = "the same command with more --epochs, into a new folder" if is_of_runs else "more rounds of each benchmark"
     return [("longer runs", longer)] * bool(judgement.num_not_ruled_out)

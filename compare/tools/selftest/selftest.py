@@ -18,10 +18,11 @@ from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
 from compare.cli import commands, exits, wording
 from compare.cli.option_rules import Excludes, Needs
+from compare.cli.option_types import Choice, Percent
 from compare.cli.wording import percent
 from compare.comparison import comparison_plan, run
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.judgement.run_figures import epoch_seconds
+from compare.judgement import slices
 from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
@@ -49,7 +50,9 @@ NOISE = 0.02
 MUCH_NOISE = 0.03
 DRIFT = 0.3
 """Standard deviation of the logarithm of the drift that both runs of a pair share: the machine grows warmer or busier."""
-SLOWDOWN = 1.10
+PLANTED_SLOWDOWN = 0.10
+SLOWDOWN = 1.0 + PLANTED_SLOWDOWN
+"""Slowdown that is planted in real pairs, unless another one is asked for."""
 TREND = 0.003
 """Slowdown of a run relative to the run before it. The sign alternates between repeats."""
 FAMILY = 8
@@ -65,7 +68,7 @@ REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Numbers of replicas of the simulated scaling, and its true serial fraction."""
 
 PAIR_EPOCHS = 2
-"""Epochs of the runs of real pairs: many short runs show the noise of processes better than few long ones."""
+"""Default epochs of real pairs. Many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
 """Smallest number of real pairs that are judged."""
 BLOCK_PAIRS = 2
@@ -92,12 +95,13 @@ MOST_LISTED_CHECKS = 3
 LEAST_P = 0.001
 """Smallest p of equal runs that passes. A verdict occurs by chance in one trial of 20, a p below this in one of 1000."""
 
-IMAGES, SLOWER_IMAGES = 1000, 1100
-"""Images of an epoch, in batches that divide both. The slower run does exactly a tenth more of the same work."""
+EPOCH_STEPS = 20
+BATCH, SLOWER_BATCH = 50, 55
+"""Images of a step. The slower run has a tenth more in each step, and as many steps, since turns compare the same ones. So it
+takes up to a tenth longer: the update of the weights and the dispatch of operations do not grow."""
 VALUES: dict[str, Any] = {
     "model": "simple_cnn",
     "data": {"source": "digits"},
-    "global_batch_size": 50,
     "epochs": 3,
     "cores": 1,
 }
@@ -129,7 +133,7 @@ class Selftest(Frozen):
 @commands.command(
     Excludes("--simulate-only", "--real-pairs"),
     Excludes("--repeats-needed", "--real-pairs"),
-    Needs("--out", "--real-pairs", "Add --real-pairs 200."),
+    Needs(["--out", "--mode", "--cores", "--epochs", "--slowdown", "--within"], "--real-pairs", "Add --real-pairs 200."),
 )
 def command(
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -144,6 +148,24 @@ def command(
         bool,
         typer.Option("--repeats-needed", help="Only simulate how many repeats `run --until-decided` needs. Takes minutes."),
     ] = False,
+    mode: Annotated[
+        str,
+        Choice(tuple(spec.MODES)),
+        typer.Option(help="Of --real-pairs: the mode of both runs, e.g. data_parallel. Two replicas."),
+    ] = "serial",
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="Of --real-pairs: cores of a run. Default: 1 for each replica.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of --real-pairs: epochs of a run, of 20 steps each.")] = PAIR_EPOCHS,
+    slowdown: Annotated[
+        float,
+        Percent(is_open=True),
+        typer.Option(help="Of --real-pairs: the slowdown that is planted, e.g. 3%. It must be found in 90 % of cases."),
+    ] = PLANTED_SLOWDOWN,
+    within: Annotated[
+        int, typer.Option(min=VERDICT_PAIRS, max=MOST_REPEATS, help="Of --real-pairs: repeats within which it must be found.")
+    ] = MOST_REPEATS,
+    turns: options.Turns = None,
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Of --real-pairs. The same command continues there.")] = None,
     trials: Annotated[
         int, typer.Option(min=1000, max=10_000_000, help="Comparisons to simulate. A quarter as many families.")
@@ -153,12 +175,14 @@ def command(
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    pairs = None if real_pairs is None else _pairs_request(frameworks[0], real_pairs, out)
+    values = spec.with_variant(VALUES, mode, replicas=2)
+    values |= {"cores": cores or values["replicas"], "epochs": epochs}
+    pairs = None if real_pairs is None else _pairs_request(frameworks[0], values, real_pairs, turns, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
     result = Selftest(checks=simulate(trials, seed), sentences=[])
     if not simulate_only:
-        trials_result = _run_trials(frameworks) if pairs is None else _run_pairs(pairs, seed)
+        trials_result = _run_trials(frameworks, turns) if pairs is None else _run_pairs(pairs, seed, slowdown, within)
         result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
     return report(result)
 
@@ -361,12 +385,14 @@ def _tolerance(rate: float, trials: int) -> float:
 
 
 def rows(values: dict[str, Any], contestants: Sequence[Contestant]) -> list[Row]:
-    """Build two equal rows of each framework, and one whose epoch is a tenth longer."""
-    return [
-        matrix.build_row(f"{contestant.name}-{name}", contestant, spec.build(spec.overlay(values, {"data.limit": images})))
-        for contestant in contestants
-        for name, images in (("equal-1", IMAGES), ("equal-2", IMAGES), ("slower", SLOWER_IMAGES))
-    ]
+    """Build two equal rows of each framework, and one whose steps have a tenth more images."""
+
+    def row(contestant: Contestant, name: str, batch: int) -> Row:
+        work = {"global_batch_size": batch, "data.limit": EPOCH_STEPS * batch}
+        return matrix.build_row(f"{contestant.name}-{name}", contestant, spec.build(spec.overlay(values, work)))
+
+    sizes = {"equal-1": BATCH, "equal-2": BATCH, "slower": SLOWER_BATCH}
+    return [row(contestant, name, batch) for contestant in contestants for name, batch in sizes.items()]
 
 
 def judge(compared: JudgedComparison) -> Selftest:
@@ -446,33 +472,37 @@ def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:
     return [f"{check.what}: {check.found}." for check in checks if check.where == where and check.passed]
 
 
-def _run_trials(contestants: Sequence[str]) -> Selftest:
+def _run_trials(contestants: Sequence[str], turns: bool | None) -> Selftest:
     """Run the real trials like any comparison, and judge them."""
     with PrivateFolder() as temporary:
-        settings, twins = ComparisonSettings(repeats=VERDICT_PAIRS, prove=False), Twins(contestants)
+        settings, twins = ComparisonSettings(repeats=VERDICT_PAIRS, prove=False, turns=turns), Twins(contestants)
         request = ComparisonRequest(settings, rows(VALUES, twins.contestants), twins)
         compared, _ = run.run_nested(request, temporary.path / "runs")
     return judge(compared)
 
 
-def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRequest:
+def _pairs_request(
+    framework: str, values: dict[str, Any], pairs: int, turns: bool | None, out: Path | None
+) -> ComparisonRequest:
     """Return the request for pairs of equal, interleaved runs of one framework."""
-    settings, twins = ComparisonSettings(repeats=pairs, prove=False), Twins([framework])
-    equal_rows = rows(VALUES | {"epochs": PAIR_EPOCHS}, twins.contestants)[:2]
+    settings, twins = ComparisonSettings(repeats=pairs, prove=False, turns=turns), Twins([framework])
+    equal_rows = rows(values, twins.contestants)[:2]
     return ComparisonRequest(settings, equal_rows, twins, out or store.new_folder("selftest", framework))
 
 
-def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:
+def _run_pairs(request: ComparisonRequest, seed: int, slowdown: float, within: int) -> Selftest:
     """Run pairs, see `_pairs_request`, and judge them. A folder with some of them is continued."""
     folder = request.out
     assert folder is not None
     advice = f"the same command with {wording.shell(['--out', str(folder)])} continues"
     typer.echo(f"Real pairs are kept in {folder}. If this is cut short, {advice}.", err=True)
     compared, _ = run.run_nested(request, folder)
-    return judge_pairs(compared, request.settings.repeats, seed)
+    return judge_pairs(compared, request.settings.repeats, seed, slowdown, within)
 
 
-def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selftest:
+def judge_pairs(
+    compared: JudgedComparison, num_pairs: int, seed: int, slowdown: float = PLANTED_SLOWDOWN, within: int = MOST_REPEATS
+) -> Selftest:
     """Judge pairs of equal real runs.
 
     Sequences are put together from blocks of successive pairs. Both runs are equal, so the truth of every sequence is made zero
@@ -482,6 +512,10 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
     There are two bounds of false alarms. One is of these pairs, and has the bar. The other is of any pairs of this machine, and
     allows for the largest correlation of successive pairs that these do not rule out. Few pairs were made, so a sound machine
     often has the second one above the bar.
+
+    Args:
+        slowdown: slowdown that is planted in the sequences, e.g. 0.03.
+        within: number of repeats within which it must be found.
     """
     first, second = compared.stored.comparison.rows
     pairs = pairs_of_seconds(compared.stored, slow=second, fast=first)
@@ -498,10 +532,13 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
         ("pairs of equal runs that were made", number, Bound(f"{num_pairs}", num_pairs)),
         *independence_rows,
         *_alarm_rows(logs, generator, [equal, decide(sequences[1], UNTIL)], most_correlation),
-        _planted_row(sequences[0]),
+        _planted_row(sequences[0][:, :within], slowdown),
     ]
+    both = [finished_runs(compared.stored, row) for row in (second, first)]
+    noise = slices.noise([(both[0][repeat], both[1][repeat]) for repeat in pairs])
+    turns = "" if noise is None else f", in turns: {percent(noise.within_repeats, 1)} of it from their slices"
     sentences = [
-        f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
+        f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation{turns}). "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
         *compared.in_words(compared.findings.troubles),
     ]
@@ -510,14 +547,19 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
 
 def _independence_rows(logs: Floats, generator: np.random.Generator) -> tuple[list[CheckRow], float]:
     """Return rows on a lasting difference, drift and dependence, and the largest correlation that is not ruled out."""
-    bias = statistics.mean_difference(logs.tolist())
+    bias, ratio = statistics.mean_difference(logs.tolist()), paired_ratio([(math.exp(log), 1.0) for log in logs], one_look=True)
+    assert ratio is not None and ratio.low is not None and ratio.high is not None  # there are LEAST_PAIRS
     drift_p, (correlation, dependence_p) = _drift_p(logs), _dependence(logs, generator)
     most_correlation = min(max(correlation, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
     drift_text, dependence_text = (f"p {verdict_words.p_words(p)}" for p in (drift_p, dependence_p))
     rows = [
         (
             "the same run against itself, all pairs",
-            Measure(bias.p, f"{math.expm1(bias.mean):+.2%} (p {verdict_words.p_words(bias.p)})"),
+            Measure(
+                bias.p,
+                f"{math.expm1(bias.mean):+.2%} ({ratio.low - 1.0:+.2%} to {ratio.high - 1.0:+.2%}, "
+                f"p {verdict_words.p_words(bias.p)})",
+            ),
             _least_p(LEAST_P),
         ),
         (f"drift: the means of {STRETCH_PAIRS} successive pairs differ", Measure(drift_p, drift_text), _least_p(LEAST_DRIFT_P)),
@@ -555,9 +597,11 @@ def _alarm_rows(
     return rows
 
 
-def _planted_row(equal_sequences: Floats) -> CheckRow:
-    slower = decide(equal_sequences + math.log(SLOWDOWN), UNTIL)
-    what = f"slowdowns of {percent(SLOWDOWN - 1)} planted in these sequences and found, until decided"
+def _planted_row(equal_sequences: Floats, slowdown: float) -> CheckRow:
+    slower = decide(equal_sequences + math.log1p(slowdown), UNTIL)
+    most = equal_sequences.shape[1]
+    until = "until decided" if most == MOST_REPEATS else f"within {most} repeats"
+    what = f"slowdowns of {percent(slowdown)} planted in these sequences and found, {until}"
     return what, _rate(slower.larger, slower.repeats), _POWER_BOUND
 
 
@@ -677,7 +721,7 @@ def _check(contestant: str, other: str, judged: JudgedRatio | None) -> SelftestC
         passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
     return SelftestCheck(
         where=contestant,
-        what="the same run against itself" if equal else f"{SLOWER_IMAGES - IMAGES} images more to an epoch of {IMAGES}",
+        what="the same run against itself" if equal else f"{SLOWER_BATCH - BATCH} images more to a step of {BATCH}",
         n=judged.ratio.n if judged else 0,
         found=finding,
         required=f"p by itself at least {LEAST_P:g}" if equal else "slower",
@@ -688,11 +732,8 @@ def _check(contestant: str, other: str, judged: JudgedRatio | None) -> SelftestC
 def _resolution(stored: StoredComparison, contestant: str) -> str | None:
     """Describe the smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
-    first, second = (finished_runs(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
-    logs = [
-        math.log(epoch_seconds(first[repeat]) / epoch_seconds(second[repeat]))
-        for repeat in sorted(first.keys() & second.keys())
-    ]
+    first, second = (by_id[f"{contestant}-{name}"] for name in ("equal-1", "equal-2"))
+    logs = [math.log(one / other) for one, other in pairs_of_seconds(stored, first, second).values()]
     if len(logs) < VERDICT_PAIRS:
         return None
     deviation, freedom = float(np.std(logs, ddof=1)), len(logs) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,6 +31,8 @@ from compare.reporting.tables import Cell, Column, Table
 from compare.results.workspace import FolderKind, Workspace
 from compare.running import matrix, options, run_settings, twin_client
 from compare.running.interleaving import Job, LabelDisplay, rounds, run_in_turns
+from compare.running.launch import StartedProcess, waited_for
+from compare.running.taking_turns import Seat, importing_at_once, run_round
 from compare.running.twins import Twins
 from compare.statistics.statistics import Spread, spread
 
@@ -165,7 +167,7 @@ def report(timed: LayerTimings) -> Report:
 
 
 def measure(run_spec: Spec, twins: Twins, repeats: int, calls: int, progress: Display) -> LayerTimings:
-    """Time the layers of a model in fresh processes. The frameworks alternate."""
+    """Time the layers of a model in fresh processes. The frameworks take turns, layer by layer; on a GPU they alternate."""
     progress.say("asking the frameworks what they can do here")
     with twins.describe_all() as answer:
         descriptions = {name: answer(name) for name in twins.names}
@@ -180,16 +182,21 @@ def measure(run_spec: Spec, twins: Twins, repeats: int, calls: int, progress: Di
     machine_rates = rates.measure_in_subprocess(run_spec.cores)
     measurements: dict[str, list[LayerTimes]] = {name: [] for name in twins.names}
 
-    def time_layers(job: Job[str]) -> LayerTimes:
-        output = twin_client.query(twins[job.item], "layers", specs[job.item], "--calls", str(calls))
+    def timing_layers(name: str, seat: Seat | None = None) -> Generator[StartedProcess, None, LayerTimes]:
+        output = yield from twin_client.querying(twins[name], "layers", specs[name], "--calls", str(calls), seat=seat)
         return LayerTimes.model_validate_json(output)
+
+    def time_together(jobs: Sequence[Job[str]]) -> Generator[tuple[int, LayerTimes]]:
+        importing = importing_at_once(len(jobs), run_spec.cores)
+        return run_round([job.item for job in jobs], timing_layers, importing=importing)
 
     for ended in run_in_turns(
         rounds(twins.names, repeats),
-        time_layers,
+        lambda job: waited_for(timing_layers(job.item)),
         LabelDisplay(progress.say),
         name=str,
         label=lambda job: f"{job.item}, process {job.repeat + 1} of {repeats}",
+        execute_together=time_together if gpus is None else None,
     ):
         for job, times in ended:
             measurements[job.item].append(times)

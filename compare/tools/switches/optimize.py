@@ -35,6 +35,7 @@ from compare.running.twins import Twins
 from compare.tools.switches.search import (
     ACCELERATOR_EPOCHS,
     DRIFT_STEPS,
+    LEAST_EPOCHS,
     MOST_DRIFT_RATIO,
     PLAIN,
     USUAL,
@@ -86,7 +87,7 @@ def command(
         typer.Option(
             min=1,
             max=options.MOST_COMPARED_STEPS,
-            help=f"{options.STEPS} Timed, in each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.",
+            help=f"{options.STEPS} Timed, in each run: as many, or {LEAST_EPOCHS} turns. On a GPU {ACCELERATOR_EPOCHS} epochs.",
         ),
     ] = 30,
     max_loss_drift: Annotated[

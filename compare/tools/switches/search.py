@@ -1,15 +1,16 @@
 """Search for the fastest switches of one framework: first each alone, then together while each addition is surely faster.
 
-Every measurement is a run of the model alone (`part: compute`) in a fresh process. Its result is stored in the results folder
-under its configuration and round, and a finished run is not repeated. So an interrupted search resumes with the same steps.
+Every measurement is a run of the model alone (`part: compute`) in a fresh process. The runs of a round take turns: a turn is an
+epoch, whose length follows from the speed of `usual`. Each result is stored in the results folder under its configuration and
+round, and a finished run is not repeated. So an interrupted search resumes with the same steps.
 On an accelerator, a run trains whole epochs with their input: switches there also decide where the input is made. Costs that
-occur once an epoch count in the pace, as in a real run.
+occur once an epoch count in the pace, as in a real run. Runs follow each other there, since all would share its memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,12 +26,15 @@ from common.models.work import Work
 from common.spec import Spec
 from compare.cli import errors
 from compare.comparison import executor
+from compare.judgement import slices
 from compare.judgement.run_figures import images_per_second, times_in_doubt
 from compare.results import store
 from compare.running import launch
 from compare.running.contestants import Contestant
 from compare.running.interleaving import Job, LabelDisplay, one_round, run_in_turns
+from compare.running.launch import StartedProcess, waited_for
 from compare.running.matrix import Row
+from compare.running.taking_turns import TURN_SECONDS, Seat
 from compare.statistics.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 
 HOPELESS_FRACTION = {1: 0.5, 2: 0.8}
@@ -45,7 +49,9 @@ may be slow by chance."""
 DRIFT_STEPS = 20
 """Number of steps over which losses are compared with `plain`."""
 EPOCH_STEPS = 5
-"""Number of steps of an epoch. A run's pace is that of its median epoch, so that its warm-up does not count."""
+"""Least number of steps of an epoch. A run's pace is that of its median epoch, so that its warm-up does not count."""
+LEAST_EPOCHS = 6
+"""Least number of epochs of a run besides its first one: each is a slice, and a ratio of slices needs some."""
 ACCELERATOR_EPOCHS = 3
 """Number of epochs of a run on an accelerator. Its pace is that of the median epoch too."""
 
@@ -153,17 +159,11 @@ class SwitchSearch:
     """Function that is called with a line of progress."""
 
     def __post_init__(self) -> None:
-        request, base = self.request, self.request.spec
+        base = self.request.spec
         if self._on_accelerator:
             self._timed_spec = base.with_fields(epochs=ACCELERATOR_EPOCHS, steps=None, checkpoint_seconds=None)
         else:
-            self._timed_spec = base.with_fields(
-                part="compute",
-                epochs=None,
-                steps=request.steps + EPOCH_STEPS,
-                data=self._limited(EPOCH_STEPS),
-                checkpoint_seconds=None,
-            )
+            self._timed_spec = self._spec_of_epochs(EPOCH_STEPS)
         self._drift_spec = base.with_fields(epochs=None, steps=DRIFT_STEPS, data=self._limited(DRIFT_STEPS))
         self._plain = _Configuration(PLAIN, "level", {})
         options: dict[str, Any] = self.description["options"]
@@ -175,9 +175,15 @@ class SwitchSearch:
         self._float64 = _Configuration(FLOAT64, "level", full_precision_options)
         self._usual = _Configuration(USUAL, "level", {})
         self._drifts: dict[str, float] = {}
+        self._hopeless: set[tuple[str, int]] = set()
+        """(name, round) of the runs that were stopped as hopeless."""
+        self._usual_paces: dict[int, Sequence[float]] = {}
+        """Images per second of each epoch of `usual` so far, by round."""
 
     def run(self) -> tuple[list[LadderStep], dict[str, Any]]:
         """Run the search. Returns the ladder, and the switches that are surely the fastest together."""
+        if not self._on_accelerator:
+            self._timed_spec = self._spec_of_epochs(self._epoch_steps())
         singles = self._singles()
         base_configurations = [self._usual, self._plain, *singles]
         for number in range(self.request.rounds):
@@ -206,6 +212,28 @@ class SwitchSearch:
                     bases.pop()
         ladder = [self._step(configuration, bases[-1]) for configuration in (*base_configurations, *tried)]
         return ladder, bases[-1].options
+
+    def _epoch_steps(self) -> int:
+        """Return the steps of an epoch that take `usual` as long as a turn. It runs once for that, and is stored."""
+        row = Row(id=f"{self.framework}-speed", contestant=self.framework, spec=self._spec(self._usual, self._timed_spec))
+        result = self._load(row, 0)
+        if result is None or result.status == "killed":
+            self.report(f"{self.framework}, {USUAL}, its speed")
+            result = waited_for(self._running(row, 0, lambda events: None))
+        if result.status != "ok":
+            return EPOCH_STEPS  # the first round says why
+        step_seconds = row.spec.global_batch_size / images_per_second(result)
+        return max(round(TURN_SECONDS / step_seconds), EPOCH_STEPS)
+
+    def _spec_of_epochs(self, epoch_steps: int) -> Spec:
+        """Return the spec of runs with epochs of this length, at least LEAST_EPOCHS besides the first one."""
+        return self.request.spec.with_fields(
+            part="compute",
+            epochs=None,
+            steps=max(self.request.steps, LEAST_EPOCHS * epoch_steps) + epoch_steps,
+            data=self._limited(epoch_steps),
+            checkpoint_seconds=None,
+        )
 
     def _limited(self, steps: int) -> dict[str, Any]:
         """Return the fields of the data, limited to the images that this number of steps needs."""
@@ -236,48 +264,76 @@ class SwitchSearch:
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
         """Measure one round: A B, and B A in the next. So a machine that grows warmer or busier favours none."""
+        contestant = Contestant.plain(self.framework)
 
-        def accept(job: Job[_Configuration], result: RunResult) -> bool:
-            configuration = job.item
-            if result.status == "ok" or self._is_stopped(configuration, result, number):
-                configuration.rounds[number] = result
-            else:
-                configuration.failure = f"{result.status}: {result.reason}"
-            return configuration.is_candidate
+        def execute_together(jobs: Sequence[Job[_Configuration]]) -> Generator[tuple[int, RunResult]]:
+            return executor.run_together(
+                [self._row(job.item) for job in jobs],
+                [contestant] * len(jobs),
+                lambda place, seat: self._measuring(jobs[place].item, number, seat),
+            )
 
         candidates = [configuration for configuration in configurations if configuration.is_candidate]
-        for _ in run_in_turns(
+        if (usual := self._stored(self._usual, number)) is not None and usual.status == "ok":
+            self._usual.rounds[number] = usual  # tells which stored runs were hopeless
+        for ended in run_in_turns(
             [one_round(candidates, number)],
-            lambda job: self._result(job.item, number),
+            lambda job: waited_for(self._measuring(job.item, number)),
             LabelDisplay(self.report),
             name=lambda configuration: configuration.name,
             label=lambda job: f"{self.framework}, {job.item.name}, round {number + 1}",
-            accept=accept,
+            stored=lambda job: self._stored(job.item, number),
+            execute_together=None if self._on_accelerator else execute_together,
         ):
-            pass
+            for (configuration, _), result in ended:
+                if result.status == "ok" or self._is_stopped(configuration, result, number):
+                    configuration.rounds[number] = result
+                else:
+                    configuration.failure = f"{result.status}: {result.reason}"
         if self._usual.failure is not None:
             raise errors.LaunchError(f"{self.framework} cannot run {self._timed_spec.model}: {self._usual.failure}")
 
-    def _result(self, configuration: _Configuration, number: int) -> RunResult:
-        row = Row(
+    def _row(self, configuration: _Configuration) -> Row:
+        return Row(
             id=f"{self.framework}-{configuration.name}",
             contestant=self.framework,
             spec=self._spec(configuration, self._timed_spec),
         )
-        try:
-            result = store.load_result(self.folder, row, number)
-        except ResultError:
-            result = None
-        if result is not None and (result.status != "killed" or self._is_stopped(configuration, result, number)):
-            return result
 
-        def watch(events: Sequence[Mapping[str, Any]]) -> None:
+    def _load(self, row: Row, number: int) -> RunResult | None:
+        try:
+            return store.load_result(self.folder, row, number)
+        except ResultError:
+            return None
+
+    def _stored(self, configuration: _Configuration, number: int) -> RunResult | None:
+        """Return a stored run that is not made again. None: there is none, or it was interrupted."""
+        result = self._load(self._row(configuration), number)
+        is_cut_short = result is not None and result.status == "killed" and not self._is_stopped(configuration, result, number)
+        return None if is_cut_short else result
+
+    def _running(
+        self, row: Row, number: int, watch: executor.Watch, seat: Seat | None = None
+    ) -> Generator[StartedProcess, None, RunResult]:
+        return executor.executing(Contestant.plain(self.framework), row, number, self.folder, watch, seat=seat)
+
+    def _measuring(
+        self, configuration: _Configuration, number: int, seat: Seat | None = None
+    ) -> Generator[StartedProcess, None, RunResult]:
+        """Run a configuration, one look at its process for each step of the generator. A hopeless one is stopped."""
+        row = self._row(configuration)
+
+        def watch(events: list[dict[str, Any]]) -> None:
             epochs = [event for event in events if event.get("event") == "epoch"]
-            if self._is_hopeless(configuration, [epoch["timed_images"] / epoch["timed_seconds"] for epoch in epochs], number):
+            paces = [epoch["timed_images"] / epoch["timed_seconds"] for epoch in epochs]
+            if configuration is self._usual:
+                self._usual_paces[number] = paces
+            if self._is_hopeless(configuration, paces, number):
+                self._hopeless.add((configuration.name, number))
                 raise _HopelessError
 
         try:
-            return executor.execute(Contestant.plain(self.framework), row, number, self.folder, watch)
+            return (yield from self._running(row, number, watch, seat))
         except _HopelessError:
             result = store.load_result(self.folder, row, number)
             assert result is not None  # as killed, with its epochs
@@ -286,13 +342,15 @@ class SwitchSearch:
     def _is_stopped(self, configuration: _Configuration, result: RunResult, number: int) -> bool:
         """Return whether a run was stopped as hopeless. Its epochs show how slow it was."""
         paces = [epoch.timed_images / epoch.timed_seconds for epoch in result.epochs]
-        return result.status == "killed" and self._is_hopeless(configuration, paces, number)
+        is_hopeless = (configuration.name, number) in self._hopeless or self._is_hopeless(configuration, paces, number)
+        return result.status == "killed" and is_hopeless
 
     def _is_hopeless(self, configuration: _Configuration, paces: Sequence[float], number: int) -> bool:
         usual = self._usual.rounds.get(number)
-        if configuration.name in (PLAIN, USUAL) or usual is None or not paces:
+        usual_paces = self._usual_paces.get(number, ()) if usual is None else [images_per_second(usual)]
+        if configuration.name in (PLAIN, USUAL) or not usual_paces or not paces:
             return False
-        pace = _median(paces) / images_per_second(usual)
+        pace = _median(paces) / _median(usual_paces)
         return any(len(paces) >= epochs and pace < part for epochs, part in STOP_FRACTION.items())
 
     def _spec(self, configuration: _Configuration, base: Spec) -> Spec:
@@ -314,10 +372,7 @@ class SwitchSearch:
 
     def _ratio(self, one: _Configuration, other: _Configuration) -> Ratio | None:
         shared = sorted(one.rounds.keys() & other.rounds.keys())
-        return paired_ratio(
-            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared],
-            one_look=True,
-        )
+        return paired_ratio([_paces(one.rounds[number], other.rounds[number]) for number in shared], one_look=True)
 
     def _is_precise(self, configuration: _Configuration) -> bool:
         drift, rounding = self._loss_drift(configuration), self._rounding(configuration)
@@ -398,6 +453,12 @@ def is_surely_faster(ratio: Ratio, tests: int) -> bool:
     round, for example after a failure, proves nothing.
     """
     return ratio.p is not None and ratio.value > 1.0 and tests * ratio.p < SIGNIFICANCE
+
+
+def _paces(one: RunResult, other: RunResult) -> tuple[float, float]:
+    """Return the images per second of two runs. If they took turns, their ratio is that of their slices."""
+    ratio, pace = slices.ratio(slow=other, fast=one), images_per_second(other)
+    return (images_per_second(one) if ratio is None else ratio * pace), pace
 
 
 def _name(options: Mapping[str, Any]) -> str:

@@ -66,8 +66,8 @@ def _same_settings(values: Mapping[str, Any]) -> str:
     if (drawn := values["drawn_at_random"]) is not None:
         trials = "first trial of a search is" if drawn == 1 else f"first {drawn} trials of a search are"
         text += (
-            f" At least the {trials} drawn at random, the same in all. Later proposals of TPE depend on the results, and their "
-            "last digits differ."
+            f" At least the {trials} drawn at random, the same in all. Later settings are proposed from earlier results (TPE), "
+            "whose last digits differ."
         )
     return text
 
@@ -81,14 +81,14 @@ def _judged(values: Mapping[str, Any], *, seconds: bool = False) -> tuple[Judged
 
 def _gain(values: Mapping[str, Any]) -> str:
     if values["disturbed"]:
-        return f"{fill(_SUBJECT, values)}: no finding. {NO_FINDING}"
+        return f"{fill(_SUBJECT, values)}: not known. {NO_FINDING}"
     judged, words = _judged(values, seconds=True)
     return f"{fill(_SUBJECT, values)}: {interval_words(judged.ratio)} times as fast{p_value_text(judged)}: {words}."
 
 
 def _short_gain(values: Mapping[str, Any]) -> str:
     if values["disturbed"]:
-        return f"{fill(_SUBJECT, values)}: no finding. Other work disturbed these runs."
+        return f"{fill(_SUBJECT, values)}: not known. Other programs took cores from these runs."
     judged, words = _judged(values, seconds=True)
     return f"{fill(_SUBJECT, values)}: {words}, {interval_words(judged.ratio)} times as fast."
 
@@ -130,12 +130,13 @@ TEMPLATES: Templates = {
         "by then."
     ),
     "importance": lambda values: (
-        f"{values['contestant']}: parts of the difference among {values['settings']} settings (fANOVA): {_parts(values)}."
+        f"{values['contestant']}: part of the differences among {values['settings']} settings that each field explains "
+        f"(fANOVA): {_parts(values)}."
     ),
     "importance_unknown": ("{contestant}: too few settings to tell: {settings} trained to their end, of the {needed} needed."),
     "importance_is_a_hint": (
-        "These parts have no interval. They come from a forest over these settings, and a sampler that seeks the best does "
-        "not spread its settings evenly. Another search may rank the fields differently, so take them as a hint alone."
+        "Take these parts as a hint alone: nobody knows how sure they are. They are computed from the settings that were "
+        "tried, and a search tries more of what looks good. Another search may rank the fields differently."
     ),
     "sampler_seed": (
         "Repeats differ only by the sampler's seed: all trials train with seed {seed}. The searches of a repeat share the "
@@ -158,11 +159,11 @@ TEMPLATES: Templates = {
         "are not compared."
     ),
     "search_disturbed": (
-        f"{_SEARCH}: other work took {{cores_taken:.2f}} cores of its budget of {{budget}}. Do not rely on its times."
+        f"{_SEARCH}: other programs took {{cores_taken:.2f}} cores of its budget of {{budget}}. Do not rely on its times."
     ),
     "failures": _failures,
     "searches_disturbed": lambda values: (
-        f"Other work disturbed {count(values['searches'], 'search', 'searches')}: do not rely on their times."
+        f"Other programs took cores from {count(values['searches'], 'search', 'searches')}: do not rely on their times."
     ),
 }
 """Words by kind of statement."""

@@ -172,10 +172,7 @@ def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, 
 
     monkeypatch.setattr(cache._StoredArrays, "__getitem__", noted)  # else only memory would tell
     cached.load(pets, loading=loading, limit=limit)
-    columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
-    of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
-    if loading == "streaming":
-        of_splits.remove("train_ids")  # its pixels are not stored
+    of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in ("rows", "labels")}
     of_files = {"offsets", "file_bytes", "plain"} if loading == "streaming" else set()
     some_pixels = {"known"} if loading == "streaming" or limit else set()  # where all are stored, that is told
     assert read == of_splits | of_files | some_pixels
@@ -370,7 +367,6 @@ REFUSED = {
     "bad files": ({}, {"train/cat/bad.png": b"no image"}),
     "shared images": ({}, {"test/cat/again.png": FILES["train/cat/0.png"]}),
     "another size": ({}, {"train/cat/large.png": image("large", 12, 12)}),
-    "nothing to stream": ({"source": "digits", "loading": "streaming"}, {}),
 }
 
 

@@ -201,4 +201,10 @@ def made_up(sizes: list[int], copies: int = 1) -> LabeledExamples:
     pixel_sha256 = np.zeros((len(labels), 32), np.uint8)
     pixel_sha256[:, :8] = images.astype("<u8").reshape(-1, 1).view(np.uint8)
     names = tuple("abcdefghijkl"[: len(sizes)])
-    return LabeledExamples(labels=labels, class_names=names, split_sizes={"all": len(labels)}, pixel_sha256=pixel_sha256)
+    return LabeledExamples(
+        labels=labels,
+        class_names=names,
+        split_sizes={"all": len(labels)},
+        pixel_sha256=pixel_sha256,
+        names=list(map(str, range(len(labels)))),
+    )

@@ -17,6 +17,7 @@ from common.data import chunks
 from common.data.owners import Gather, OwnerFailedError, Owners
 from common.data.sources import DatasetSplit
 from common.machine import challenge, placement
+from common.machine.connection import Connection
 from tests.common.data.test_chunks import IMAGES, SPLIT, a_plan, together
 
 SIZE = 2
@@ -120,7 +121,7 @@ def test_owners_that_ask_each_other_for_more_than_the_system_buffers_do_not_wait
 def test_a_request_for_what_an_owner_has_not_is_refused(made: Any, count: int, positions: list[int], said: str) -> None:
     with socket.create_connection(address(made()[0])) as connection:
         connection.settimeout(SECONDS)
-        challenge.authenticate(connection, "", server_side=False)
+        Connection(connection, "", server_side=False)
         connection.sendall(struct.pack(f"<q{len(positions)}q", count, *positions))
         with connection.makefile("rb") as answer:
             failed, length = struct.unpack("<qq", answer.read(16))

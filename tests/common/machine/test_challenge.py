@@ -6,8 +6,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from common.machine import challenge
 from common.machine.challenge import BYTES, AuthenticationError, Challenge
+from common.machine.connection import Connection
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def outcome(ends: Ends, *secrets: str) -> list[bool]:
 
     def meet(place: int) -> None:
         with suppress(AuthenticationError):
-            challenge.authenticate(ends[place], secrets[place], server_side=place == 0)
+            Connection(ends[place], secrets[place], server_side=place == 0)
             accepted[place] = True
 
     threads = [threading.Thread(target=meet, args=(place,)) for place in (0, 1)]
@@ -91,7 +91,7 @@ def test_the_secret_is_never_sent_and_no_two_exchanges_are_alike(connection: End
 def test_a_process_that_goes_is_no_proof(connection: Ends) -> None:
     connection[1].close()
     with pytest.raises(ConnectionError):
-        challenge.authenticate(connection[0], "one", server_side=True)
+        Connection(connection[0], "one", server_side=True)
 
 
 def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing() -> None:

@@ -13,6 +13,16 @@ def test_other_work_is_what_the_machine_did_and_this_process_did_not() -> None:
     assert [others.cores_of_others() for _ in range(3)] == [0.0, 0.5, 0.0], "no time has passed at first"
 
 
+def test_what_others_do_while_this_process_waits_is_left_out() -> None:
+    """Planted: a process that waits for its turn for 30 s, in which others use 60 s of CPU time."""
+    moments = [(100.0, 50.0), (110.0, 55.0), (140.0, 115.0), (150.0, 120.0)]
+    readings = iter([Usage(wall_seconds=wall, machine_cpu_seconds=used) for wall, used in moments])
+    others = Meter(read=lambda cpus: next(readings))
+    with others.paused():
+        pass
+    assert others.cores_of_others() == 0.5
+
+
 def test_what_is_read_is_this_process_and_the_machine() -> None:
     before = interference.usage_until_now(None)
     while (used := interference.usage_until_now(None).minus(before)).process_cpu_seconds < 0.1:

@@ -34,6 +34,26 @@ def child(code: str) -> Generator[tuple[int, str]]:
         process.communicate()  # closes stdin, which ends it
 
 
+# The command line, as printed.
+
+
+@pytest.mark.parametrize(
+    ("folder", "launcher", "on_path", "expected"),
+    [
+        ("/home/me/clone", "/home/me/clone/.venv/bin/convtwins", None, ".venv/bin/convtwins"),
+        ("/home/me/work", "/home/me/clone/.venv/bin/convtwins", None, "/home/me/clone/.venv/bin/convtwins"),
+        ("/home/me", "/home/me/my clone/.venv/bin/convtwins", None, "'/home/me/my clone/.venv/bin/convtwins'"),
+        ("/home/me", "/opt/env/bin/convtwins", "/opt/env/bin/convtwins", "convtwins"),
+        ("/home/me", "/opt/env/bin/convtwins", "/usr/bin/convtwins", "/opt/env/bin/convtwins"),
+        ("/opt/env/bin", "/opt/env/bin/convtwins", None, "/opt/env/bin/convtwins"),
+    ],
+)
+def test_a_printed_command_can_be_pasted_where_it_is_printed(
+    folder: str, launcher: str, on_path: str | None, expected: str
+) -> None:
+    assert machine.pasteable_command(Path(folder), Path(launcher), on_path) == expected
+
+
 # Limits.
 
 
@@ -211,13 +231,34 @@ def test_a_machine_describes_itself_in_json() -> None:
         ({"system": "another kernel", "python": "3.13", "memory_mib": 63_900}, []),
         ({"host": None, "gpus": None}, []),
         ({"processor": "Another CPU", "host": "b"}, ["processor", "host"]),
+        ({"processor_model": "family 25, model 17, AVX-512"}, ["processor_model"]),
+        ({"processor_model": None}, []),
         ({"gpus": ["H200"]}, ["gpus"]),
         ({"memory_mib": 32_000}, ["memory_mib"]),
     ],
 )
 def test_a_machine_is_told_from_another_by_what_both_say(changed: dict[str, Any], differing: list[str]) -> None:
-    one = {"processor": "A CPU", "cores": 4, "logical_cores": 8, "memory_mib": 64_000, "gpus": ["H100"], "host": "a"}
+    one: dict[str, Any] = {"processor": "A CPU", "processor_model": "family 25, model 1, AVX2", "cores": 4, "logical_cores": 8}
+    one |= {"memory_mib": 64_000, "gpus": ["H100"], "host": "a"}
     assert machine.differences(one, one | changed) == machine.differences(one | changed, one) == differing
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [
+        ("model name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 1\nflags\t\t: avx avx2 fma\n", "family 25, model 1, AVX2"),
+        (
+            "model name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: avx avx2 avx512f\n",
+            "family 25, model 17, AVX-512",
+        ),
+        ("Features\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "implementer 0x41, part 0xd40, SVE"),
+        ("", ""),
+    ],
+)
+def test_two_generations_of_one_name_are_two_processors(tmp_path: Path, cpuinfo: str, model: str) -> None:
+    trees.write(tmp_path, {"cpuinfo": cpuinfo})
+    assert machine.processor_model(tmp_path / "cpuinfo") == model
+    assert machine.processor_model(tmp_path / "missing") == ""
 
 
 def test_a_host_is_known_by_a_digest_of_its_id_and_not_by_the_id(tmp_path: Path) -> None:

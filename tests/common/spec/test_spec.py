@@ -355,11 +355,13 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expe
         ("s.json", b"\xef\xbb\xbf \n", ["empty", "field: value"]),
         ("s.yaml", b"- 1\n- 2\n", ["mapping", "Received: list"]),
         ("s.yaml", b"data: {1: 2}\n", ["field without a name", "Received: 1"]),
-        ("s.yaml", b"data: &it {limit: *it}\n", ["valid yaml"]),
+        ("s.yaml", b"data: &it {limit: 5}\n", ["not accepted", "line 1", "anchor &it"]),
+        ("s.yaml", b"seed: 1\ndata: *it\n", ["not accepted", "line 2", "alias *it"]),
+        ("s.yaml", b"when: 2026-11-30", ["not accepted", "date", "quotes"]),
         ("s.yaml", b"!!python/object/apply:os.getcwd []", ["valid yaml"]),
-        ("s.json", b"[" * 100_000, ["valid json"]),
+        ("s.json", b"[" * 100_000, ["not accepted", "32 deep"]),
         ("s.yaml", b"\xff\xfe\xfd", ["utf-8"]),
-        ("s.yaml", b"when: 2026-13-45", ["valid yaml"]),
+        ("s.yaml", b"when: 2026-13-45", ["not accepted", "date"]),
         ("s.json", b'{"seed": 1, "data": {"limit": 5}, "seed": 2}', ["valid json", "seed", "twice"]),
         ("s.yaml", b"data: {limit: 5, limit: 6}", ["valid yaml", "limit", "twice"]),
         ("s.yaml", b"? [seed]\n: 1", ["valid yaml"]),
@@ -369,6 +371,29 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, nam
     (tmp_path / name).write_bytes(content)
     with refused(SpecError, names=[name, *names]):
         spec.read_values(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"epochs": True}, "epochs"),
+        ({"seed": True}, "seed"),
+        ({"data": {"limit": True}}, "data.limit"),
+        ({"optimizer": {"momentum": False}}, "optimizer.momentum"),
+        ({"dask": {"speeds": [True, 2.0]}}, "dask.speeds"),
+    ],
+)
+def test_true_and_false_are_no_numbers(values: dict[str, Any], field: str) -> None:
+    with refused(SpecError, fix=field, names=["number"]) as caught:
+        spec.build(values)
+    assert caught.error.field == field
+    assert spec.build({"optimizer": {"native": True}, "framework_options": {"xla": True}}).optimizer.native
+
+
+def test_wrong_fields_of_a_file_are_named_with_it_and_other_sources_may_complete_the_rest() -> None:
+    spec.check_fields({"mode": "data_parallel"}, "file a.yaml")  # no replicas yet
+    with refused(SpecError, field="epochs", received="'two'", names=["file a.yaml"]):
+        spec.check_fields({"mode": "data_parallel", "epochs": "two"}, "file a.yaml")
 
 
 def numbers_of(model: type[pydantic.BaseModel], group: str = "") -> Iterator[tuple[str, Any]]:

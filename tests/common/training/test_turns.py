@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
-from common.training import turns
+from common.models.architectures import resolve
+from common.spec import build
+from common.training import inference, layers, turns
 from common.training.timing import ClockError
 from common.training.turns import Turn
 from tests.common.training.test_clock import STEPS, Counting, run
@@ -140,3 +144,43 @@ def test_a_run_whose_launcher_has_ended_says_so(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConnectionError):
         run(tmp_path / "run")
     listener.close()
+
+
+class Answers:
+    """A trained model whose calls take some milliseconds, the first one after a pause ten times as long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.is_cold = False
+        self.waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+        self.is_cold = True
+
+    def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+        time.sleep(self._seconds * (10 if self.is_cold else 1))
+        self.is_cold = False
+        return np.zeros((len(images), 2))
+
+
+def test_each_batch_size_has_as_many_turns_in_every_process_and_the_first_call_of_each_is_not_timed() -> None:
+    quick, slow = Answers(0.001), Answers(0.03)
+    numbers = inference.turns_of_a_size(calls=64, seconds=1.0)
+    for model in (quick, slow):
+        times = inference.measure(model, 4, 1, calls=64, seconds=1.0, warm_up_seconds=0.0, wait=model.wait)
+        assert model.waits == 1 + numbers == 1 + len(times.turns) and sum(times.turns) == len(times.seconds)
+        assert times.warm_up_calls >= inference.WARM_UP_CALLS + numbers
+    assert numbers == 4 and len(times.seconds) < 64, "the slow one runs out of time"
+    alone = Answers(0.001)
+    assert inference.measure(alone, 4, 1, calls=20, seconds=1.0, warm_up_seconds=0.0).turns == [] and not alone.waits
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_each_layer_has_a_turn_on_a_cpu(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with launcher(1, tmp_path, monkeypatch) as asked:
+        architecture = resolve("simple_cnn", 10, 32)
+        made = layers.measure(
+            build({}), architecture, lambda *_: lambda: time.sleep(0.003), lambda: None, 1, device=device, versions={}
+        )
+    assert asked == ([0] + [1] * (len(made.seconds) + 1) if device == "cpu" else [])

@@ -37,6 +37,32 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
     assert re.search(r"about 0:0\d left", output.getvalue())
 
 
+def test_the_time_left_of_runs_that_work_together_is_that_of_their_round() -> None:
+    """Two rounds of three runs, 30 s each. All seconds are shared, whoever ends first."""
+    now, output = [0.0], io.StringIO()
+    events = [{"event": "start", "total_epochs": 3}, {"event": "epoch", "epoch": 1, "train": None}]
+    with progress.display(Console(file=output, force_terminal=True, width=120), lambda: now[0]) as shown:
+
+        def left() -> str:
+            return str(shown._progress.tasks[0].fields["facts"])
+
+        shown.plan([*"abc"] * 2)
+        shown.begin("a", "a and 2 more in turns", 0.0, 3, 3)
+        now[0] = 10.0
+        shown.watch(events)
+        assert left() == "about 0:50 left", "20 s of this round, and the other one"
+        now[0] = 29.0
+        for number, name in enumerate("cab"):
+            shown.begin(name, name, now[0], 3, 3 - number)
+            shown.end()
+            assert left() == f"about 0:{(29, 29, 30)[number]} left", "the others of the round end too"
+            now[0] += 0.5
+        shown.begin("c", "c and 2 more in turns", 0.0, 3, 3)
+        now[0] = 40.0
+        shown.watch(events)
+        assert left() in ("about 0:19 left", "about 0:20 left")
+
+
 def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how_long() -> None:
     clock, row = iter((0.0, 0.0, 62.0, 70.0, 80.0)), comparisons.row("pytorch")
     good, bad = comparisons.good(row, 1.0), comparisons.bad(row, "killed", "killed by SIGKILL", 0)

@@ -1,5 +1,6 @@
 """Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from common.artifacts import checkpoint, results
+from common.artifacts.results import RESULT_FILE
 from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.cli.interrupt import Interrupted, interruptible
@@ -18,6 +20,9 @@ from compare.comparison import executor
 from compare.results import store
 from compare.running import launch, matrix
 from compare.running.contestants import Contestant
+from compare.running.interleaving import Job
+from compare.running.matrix import Row
+from compare.running.twins import Twins
 from tests.compare.conftest import behave
 from tests.support import comparisons
 from tests.support.command_line import convtwins, convtwins_json
@@ -185,6 +190,24 @@ def test_runs_that_know_no_turns_run_one_after_the_other_and_one_that_fails_or_d
     assert store.read(tmp_path / "out").runs["left-serial-1core"][0].status == "ok"
 
 
+def test_a_killed_run_that_a_resume_makes_alone_is_in_no_round_and_gets_a_caution(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The finished run of its repeat stays."""
+    out = tmp_path / "out"
+    behave(fake_twins, left__serial__1="kill, ok")
+    words = ("--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof", "--repeats", "2", "--turns")
+    assert convtwins("run", *words, "--out", out).exit_code == 1
+    before = store.read(out).runs
+    first, second = (before["right-serial-1core"][repeat].round_id for repeat in (0, 1))
+    assert first and second and first != second
+    shown = " ".join(convtwins("run", "--resume", out, "--full").succeeded().stdout.split())
+    runs = store.read(out).runs
+    assert [(run.status, run.round_id) for run in runs["left-serial-1core"].values()] == [("ok", None)] * 2
+    assert runs["right-serial-1core"] == before["right-serial-1core"]
+    assert "left serial, 1 core: not trained in turns" in shown and "repeat 1, 2" in shown
+
+
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill, ok")
     done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full").succeeded()
@@ -220,3 +243,32 @@ def test_a_dry_run_says_what_restarts_cost_and_which_runs_would_start_over(fake_
     assert row == "left-serial-1core" and "checkpoint_seconds is null" in why
     shown = " ".join(convtwins(*words, "--set", "checkpoint_seconds=null").stdout.split())
     assert "2 times (--restarts)" in shown and f"{row}; {why.partition(':')[0]}" in shown
+
+
+def overlaps(folder: Path, *rows: Row) -> set[frozenset[str]]:
+    """Which rows had runs at the same time, from the start of the one until the end of the other."""
+    spans = {
+        row.id: tuple((store.run_folder(folder, row.id, 0) / name).stat().st_mtime for name in (store.SPEC_FILE, RESULT_FILE))
+        for row in rows
+    }
+    return {
+        frozenset((one.id, other.id))
+        for one, other in itertools.combinations(rows, 2)
+        if max(spans[one.id][0], spans[other.id][0]) < min(spans[one.id][1], spans[other.id][1])
+    }
+
+
+@pytest.mark.parametrize("hosts", [["127.0.0.1", "127.0.0.2"], []])
+def test_a_row_over_several_hosts_overlaps_no_other_one_while_these_import_together(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, hosts: list[str]
+) -> None:
+    """Planted: rows that lack hosts, and import at the same time as the others."""
+    behave(fake_twins, left__serial__3="rest 0.3", right__serial__3="rest 0.3", left__multi_process__3="rest 0.3")
+    fields = {"cores": 3, "global_batch_size": 30}
+    over_hosts = matrix.build_row("over", LEFT, build({**fields, "mode": "multi_process", "replicas": 2, "hosts": hosts}))
+    one, other = (matrix.build_row(name, Contestant.plain(name), build(fields)) for name in ("left", "right"))
+    jobs = [Job(row, 0) for row in (one, over_hosts, other)]
+    ended = dict(executor.execute_together(jobs, Twins(["left", "right"]), tmp_path, lambda events: None))
+    assert [ended[place].status for place in range(3)] == ["ok"] * 3
+    together = overlaps(tmp_path, one, over_hosts, other)
+    assert together == {frozenset(("left", "right"))} if hosts else len(together) == 3

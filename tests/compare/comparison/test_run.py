@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from common.artifacts import results
+from common.machine.interference import Meter, Usage
 from compare.cli import errors
 from compare.cli.interrupt import Interrupted
 from compare.comparison import comparison_plan, executor, run
@@ -117,7 +118,7 @@ def test_json_on_stdout_equals_results_json_and_a_line_for_each_run_goes_to_a_pi
     assert done.json == json.loads((tmp_path / "out" / "results.json").read_text())
     assert [table["name"] for table in done.json["tables"]][:4] == ["comparison", "accuracy", "seconds", "speedup"]
     assert done.json["exit_code"] == 0
-    lines = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.stderr.splitlines()]
+    lines = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.progress]
     rows = [f"{name}-serial-{cores}" for cores in ("1core", "2cores") for name in ("left", "right")]
     left = ["3 left, about M:SS", "2 left, about M:SS", "1 left, about M:SS", "none left"]
     assert lines == [f"{row}: M:SS; {more}." for row, more in zip(rows, left, strict=True)]
@@ -147,6 +148,25 @@ def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_
     assert bool(caution) is is_larger and ("5,000" in caution and "1,258" in caution) is is_larger
     rehearsed = compare_quick(tmp_path / "rehearsed", "--batch-size", str(batch), "--dry-run")
     assert done.stderr.startswith(caution) and caution in " ".join(rehearsed.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "own", "others", "cores", "share"),
+    [
+        (10.0, 20.0, 12.0, 4, "30 %"),
+        (10.0, 20.0, 12.0, 2, None),  # two of the four cores are free for it
+        (10.0, 20.0, 0.4, 4, None),
+        (0.2, 0.0, 0.8, 4, None),  # too short to tell
+    ],
+)
+def test_a_busy_machine_is_named_before_the_first_run(
+    seconds: float, own: float, others: float, cores: int, share: str | None
+) -> None:
+    usage = Usage(wall_seconds=seconds, process_cpu_seconds=own, machine_cpu_seconds=own + others)
+    readings = iter([Usage(), usage])
+    said = comparison_plan.busy_caution(Meter(read=lambda cpus: next(readings)), cores, {"logical_cores": 4})
+    assert [share in sentence and "4 cores" in sentence for sentence in said if share] == [True] * bool(share)
+    assert bool(said) == bool(share)
 
 
 def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
@@ -378,7 +398,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     proof.becomes(rungs=[rung(status=status)], **others)
     done = convtwins(*PROVED, "--out", tmp_path / "out", "--full")
     assert done.exit_code == code
-    assert done.stderr.startswith("proof that the training is the same, which may take minutes ...\n")
+    assert done.progress[0] == "proof that the training is the same, which may take minutes ..."
     shown = " ".join(done.stdout.split())
     said = "proved in float64" if verdict == "proved" else f"{verdict} (they may be two different trainings)"
     assert f"Identical training: {said}: " in shown

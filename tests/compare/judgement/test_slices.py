@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,71 @@ def test_a_row_whose_turns_were_other_steps_is_named() -> None:
     stored = stored.model_copy(update={"runs": runs})
     (caution,) = [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "out_of_step"]
     assert (caution.rows, caution.values) == ((list(runs)[2],), {"repeats": [2]})
+
+
+def began_in_order(repeats: Sequence[list[int] | None]) -> Any:
+    """Two rows with slices of these repeats, each given by which row began each of its slices first. None: no run ended."""
+    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
+    stored = comparisons.of_rows(rows, repeats=len(repeats))
+    runs: dict[str, dict[int, RunResult]] = {}
+    for number, row_id in enumerate(stored.runs):
+        runs[row_id] = {}
+        for repeat, firsts in enumerate(repeats):
+            if firsts is None:
+                continue
+            made = run(*[1.0] * len(firsts))
+            timed = [
+                slice_.model_copy(update={"began_at": 1e9 + 2.0 * place + (first != number)})
+                for place, (slice_, first) in enumerate(zip(made.epochs[0].slices, firsts, strict=True))
+            ]
+            runs[row_id][repeat] = made.model_copy(update={"epochs": [made.epochs[0].model_copy(update={"slices": timed})]})
+    return stored.model_copy(update={"runs": runs})
+
+
+@pytest.mark.parametrize(
+    ("repeats", "named"),
+    [
+        ([[0, 1, 0], [1, 0, 1], [0, 1, 0]], None),  # as it should be
+        ([[0, 1, 0, 1], [0, 1, 0, 1]], 0),  # planted: each repeat starts with the same row
+        ([[1, 1, 1, 1], [0, 1, 1, 1]], 1),  # planted: starts alternate, turns do not
+        ([[0, 0, 1, 1]], None),  # one repeat cannot alternate
+        ([[0, 0]], None),  # too few turns to be even
+        ([[0, 1, 0, 1], None, [0, 1, 0, 1]], None),  # the repeat that would have begun with the other row has failed
+    ],
+)
+def test_a_row_that_always_starts_first_is_named(repeats: list[list[int] | None], named: int | None) -> None:
+    stored = began_in_order(repeats)
+    found = [each for each in cautions.statements(stored, summary.summarize(stored)) if each.kind == "always_first"]
+    assert [each.rows for each in found] == ([] if named is None else [([*stored.runs][named],)])
+
+
+def test_turns_without_times_or_of_interrupted_runs_name_no_row() -> None:
+    stored = began_in_order([[0, 1, 0, 1], [0, 1, 0, 1]])
+    (one, other) = ([*repeats.values()] for repeats in stored.runs.values())
+    assert slices.first_rows({"a": one[0], "b": other[0]}) == ["a", "b", "a", "b"]
+    assert slices.first_rows({"a": one[0], "b": FAST}) == []
+    assert slices.first_rows({"a": one[0], "b": other[0].model_copy(update={"resumes": 1})}) == []
+
+
+def test_a_run_that_was_made_again_without_its_round_is_named_and_its_slices_count_in_no_ratio() -> None:
+    """A kill took the third row's run of the second repeat, and of the third repeat both parallel runs."""
+    rows = [comparisons.row(framework, mode) for mode in ("serial", "data_parallel") for framework in ("pytorch", "tensorflow")]
+    stored = comparisons.of_rows(rows, repeats=3)
+    rounds = [["a"] * 4, ["b", "b", None, "b"], ["c", "c", "d", "d"]]
+    runs = {
+        row_id: {repeat: run(*[1.0] * 10).model_copy(update={"round_id": rounds[repeat][number]}) for repeat in repeats}
+        for number, (row_id, repeats) in enumerate(stored.runs.items())
+    }
+    stored = stored.model_copy(update={"runs": runs})
+    found = [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "made_later"]
+    third, fourth = list(runs)[2:]
+    assert {caution.rows: caution.values["repeats"] for caution in found} == {(third,): [2, 3], (fourth,): [3]}
+    alone = runs[third][1]
+    assert slices.ratio(alone, runs[fourth][1]) is None and slices.ratio(runs[third][2], runs[fourth][2]) is not None
+    assert slices.ratio(runs[third][2], runs[next(iter(runs))][2]) is None
+    regress = stored.comparison.model_copy(update={"argv": ["regress"]})  # whose pairs have a round each
+    stored = stored.model_copy(update={"comparison": regress})
+    assert not [found for found in cautions.statements(stored, summary.summarize(stored)) if found.kind == "made_later"]
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.0, 0.1), (0.1, 0.01)])

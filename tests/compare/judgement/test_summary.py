@@ -149,7 +149,7 @@ def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_al
     found = _find(stored)
     sentences = in_words(stored)
     assert found.comparable is agrees
-    assert any(sentence.startswith("Timed runs: the first losses agree:") for sentence in sentences["sameness"]) is agrees
+    assert any("the first losses agree." in sentence for sentence in sentences["sameness"]) is agrees
 
 
 @pytest.mark.parametrize("allowed", [1.6e-3, 6e-4])
@@ -400,7 +400,7 @@ def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
         ("pytorch-data_parallel-2", "above", 4),
         ("tensorflow-data_parallel-2", "below", 4),
     ]
-    assert sentences["surety"] and sentences["surety"][0].startswith("4 comparisons ")
+    assert sentences["surety"] and sentences["surety"][0].startswith("Chance ") and "4 comparisons" in sentences["surety"][0]
 
 
 def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either(snapshot: SnapshotAssertion) -> None:
@@ -614,7 +614,7 @@ def test_work_on_the_very_cpus_of_a_run_counts_though_others_were_free() -> None
 def test_stolen_time_takes_the_verdicts_reliability(snapshot: SnapshotAssertion) -> None:
     judged = comparison_report.judge(with_runs(repeated(), FIRST, [0], noise=Noise(cores_stolen=0.5)))
     serial = _verdicts(judged.in_words(judged.findings.contestants))[0]
-    assert "no finding" in serial and "times as fast" not in serial and serial == snapshot
+    assert "not known" in serial and "times as fast" not in serial and serial == snapshot
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(judged.in_words(judged.findings.modes))}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
     parallel = [summary for summary in judged.summaries if summary.mode != "serial"]

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
 
+from common.machine.machine import PROJECT_ROOT
 from compare.cli import exits, wording
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
@@ -107,6 +110,25 @@ def test_every_file_is_written_and_the_page_shows_what_the_command_line_shows(tm
     assert html.count("<img ") == 1 and html.count('aria-label="line"') == 1 and "Every time" not in html
     assert (tmp_path / "report.md").read_text("utf-8") == small().to_markdown(["plots/line.svg", "images/first.png"])
     assert (tmp_path / "small.json").read_text("utf-8") == small().to_json() + "\n"
+
+
+def test_files_name_no_folder_of_their_author(tmp_path: Path) -> None:
+    """A command that is started elsewhere shows the whole path of the suite on the screen."""
+    code = """
+import sys
+from pathlib import Path
+from compare.reporting import document
+from tests.compare.reporting.test_document import small
+small(commands=[("Again:", f"{document.COMPARE} report out")], values={"again": document.COMPARE}).write(Path(sys.argv[1]))
+print(document.COMPARE)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    shown = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    assert shown == str(PROJECT_ROOT / ".venv/bin/convtwins")
+    for name in ("report.html", "report.md", "small.json"):
+        text = (tmp_path / "out" / name).read_text()
+        assert ".venv/bin/convtwins" in text and shown not in text
 
 
 def test_sections_stand_in_markdown_and_page_and_their_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:

@@ -76,14 +76,14 @@ def _stolen(cores: float, contestant: str = "") -> list[Summary]:
 def test_bars_of_rows_in_doubt_are_hatched_and_the_caption_counts_as_the_page_does() -> None:
     short = _stolen(0.5, "pytorch")
     short[2:] = [comparisons.with_fields(each, unwatched_repeats=1) for each in short[2:]]
-    why = {"clean": "", "disturbed": "(4)", "short": "(2), too short to tell whether other work disturbed it (2)"}
+    why = {"clean": "", "disturbed": "(4)", "short": "(2), too short to tell whether other programs took cores (2)"}
     for kind, summaries in (("clean", _stolen(0.0)), ("disturbed", _stolen(0.5)), ("short", short)):
         figure = Figure(figsize=(9, 5), layout="constrained")
         assert comparison_plots._seconds(figure, summaries)
         (axis,) = figure.axes
         assert {patch.get_hatch() for patch in axis.patches} == {"////" if why[kind] else None}
         note = comparison_tables.main_table(summaries).note
-        assert note.endswith(f": disturbed by other work {why[kind]}.") == ("in 4 of 4 rows" in note) == (kind != "clean")
+        assert note.endswith(f": other programs took cores {why[kind]}.") == ("in 4 of 4 rows" in note) == (kind != "clean")
 
 
 def _drawn(draw: Callable[[Figure, Sequence[Summary]], object], summaries: Sequence[Summary]) -> Figure:

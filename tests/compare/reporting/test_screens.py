@@ -12,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
+from compare.judgement import statement_words
+from compare.judgement.findings import findings
+from compare.judgement.statement import Statement
+from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, document, side_by_side
 from compare.reporting.comparison_report import judge
 from compare.reporting.document import Report
 from compare.reporting.screen import MAX_LINES, Screen
 from compare.results.store import ProofRecord, SpotCheck, StoredComparison
+from compare.statistics.until_decided import UntilDecided
 from tests.support import comparisons
 from tests.support.snapshots import Screens, printed
 
@@ -216,8 +221,25 @@ def test_each_row_at_fault_is_named_and_no_other() -> None:
 def test_the_only_configuration_of_two_frameworks_that_other_work_disturbed_has_no_name() -> None:
     rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
     shown = screen(disturbed(comparisons.of_rows(rows, repeats=5), rows[0].id))
-    words = "no finding between pytorch and tensorflow: other work disturbed it"
+    words = "not known (pytorch or tensorflow): other programs took cores"
     assert any(words in answer.sentences for answer in shown.answers)
+
+
+def test_questions_on_disturbed_runs_are_not_known_and_neither_decided_nor_open() -> None:
+    """Both questions of the row are counted apart: against the other framework, and against serial."""
+    stored = proved(comparisons.repeated())
+    stored = comparisons.with_fields(stored, comparison__settings__until=UntilDecided(smallest_effect=0.1))
+
+    def decision(stored: StoredComparison) -> Statement:
+        return findings(stored, summarize(stored)).surety[0]
+
+    before, now = decision(stored), decision(disturbed(stored, "pytorch-data_parallel-2"))
+    assert now.kind == "not_decided" and now.level == "caution"
+    unknown = now.values["disturbed"]
+    assert isinstance(unknown, list) and len(unknown) == 2
+    assert set(now.values["open"]) == set(before.values["open"]) - set(unknown)
+    (sentence,) = statement_words.sentences([now])
+    assert all(str(question) in sentence for question in unknown) and "other programs" in sentence.lower()
 
 
 def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict() -> None:
@@ -225,7 +247,7 @@ def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict()
     shown = screen(stored)
     assert shown.chart is not None
     bars = {" ".join(bar.name): bar.cells for bar in shown.chart.bars}
-    assert bars["pytorch data_parallel x2"][:2] == ["serial disturbed", "?"]
+    assert bars["pytorch data_parallel x2"][:2] == ["serial not known", "?"]
     assert bars["tensorflow data_parallel x2"][1] == "-", "the others keep their verdicts"
     (trouble,) = (answer.sentences for answer in shown.answers if answer.label == "Trouble")
     assert ["pytorch data_parallel x2" in each for each in trouble] == [True]

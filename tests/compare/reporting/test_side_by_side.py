@@ -191,7 +191,7 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
     busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
     found = pair(tmp_path, with_runs(repeated(), "pytorch-serial-2", **busy))
     again = wording.command("run", "--resume", str(found.b), "--again", "disturbed")
-    assert ["no finding" in verdict for verdict in found.verdicts[:2]] == [True, False] and again in found.verdicts[0]
+    assert ["not known" in verdict for verdict in found.verdicts[:2]] == [True, False] and again in found.verdicts[0]
     (times,) = (table for table in found.report.tables if table.name == "beside_seconds")
     assert [row["ratio"] == "disturbed" for row in times.rows] == [True, False, False, False]
     findings = dict(found.report.findings)

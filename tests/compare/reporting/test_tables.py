@@ -331,8 +331,8 @@ def test_a_word_of_a_status_is_not_broken_where_its_column_is_narrow() -> None:
 def test_an_interval_of_two_noisy_repeats_is_words_and_no_millions() -> None:
     column = tables.Column("ratio", "ratio", 2, interval=True)
     wide = Ratio(value=1.1, low=3e-7, high=4e6, n=2)
-    assert tables.cell_text(wide, column) == "1.10 (too few repeats to bound it)"
-    assert verdict_words.interval_words(wide) == "1.10 (too few repeats to bound it)"
+    assert tables.cell_text(wide, column) == "1.10 (too few repeats for an interval)"
+    assert verdict_words.interval_words(wide) == "1.10 (too few repeats for an interval)"
     assert tables.cell_text(comparisons.with_fields(wide, low=0.5, high=2.42), column) == "1.10 (0.50 to 2.42)"
     assert tables.cell_text(comparisons.with_fields(wide, n=5), column).endswith("4000000.00)")
     assert "4000000.0" in tables.to_csv(tables.Table("x", "x", (column,), [{"ratio": wide}]))

@@ -28,7 +28,7 @@ class Shown:
     def plan(self, jobs: Sequence[str]) -> None:
         self.lines.append(("plan", *jobs))
 
-    def begin(self, name: str, label: str, seconds: float = 0.0) -> None:
+    def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
         self.lines.append(("begin", name, label))
 
     def end(self, result: RunResult | None = None, note: str = "") -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Generator
+from contextlib import nullcontext, suppress
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,6 +146,37 @@ def test_a_process_that_escapes_and_computes_out_of_turn_is_noticed(tmp_path: Pa
     fault, other = ran(tmp_path, "1escapes", "2")
     assert fault.defect is not None and fault.defect.startswith("computed out of turn")
     assert other.defect is None
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_whoever_slows_a_run_down_continues_it_in_its_own_turn_alone(tmp_path: Path, asks: bool) -> None:
+    """Planted: one that stops and continues it without asking, and so lets its spinning thread compute out of turn."""
+    ended = threading.Event()
+
+    def slowed(name: str, seat: Seat) -> Generator[StartedProcess, None, Ended]:
+        looks = taker(tmp_path, name, seat)
+        process = next(looks)
+
+        def slow() -> None:
+            while not ended.wait(0.002):
+                with seat.slowing() if asks else nullcontext(True) as works, suppress(psutil.NoSuchProcess):
+                    if works:
+                        psutil.Process(process.pid).suspend()
+                        time.sleep(0.001)
+                        psutil.Process(process.pid).resume()
+
+        thread = threading.Thread(target=slow)
+        if name == "1spins":
+            thread.start()
+        yield process
+        return (yield from looks)
+
+    try:
+        results = dict(run_round(["1spins", "2"], slowed, 0.05))
+    finally:
+        ended.set()
+    assert [results[place].code for place in range(2)] == [0, 0] and results[1].defect is None
+    assert (results[0].defect is None) == asks
 
 
 def test_one_that_dies_leaves_the_others_their_turns(tmp_path: Path) -> None:

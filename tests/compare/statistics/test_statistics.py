@@ -231,7 +231,7 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
     expected = math.expm1(statistics.detectable_mean(float(stats.sem(logs)), 4, 3, 5))
     assert statistics.resolution(ratios, 3) == pytest.approx(expected)
     words = verdict_words.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
-    assert words is not None and f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90 %" in words
+    assert words is not None and f"a difference of {float(f'{100 * expected:.2g}'):g} % in 90 %" in words
     assert statistics.resolution([ratio(1.0, None, None, 1)], 1) is None
 
 

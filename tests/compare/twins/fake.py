@@ -143,6 +143,8 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         os.kill(os.getpid(), SIGNALS[behaviour])
     if behaviour.startswith("remove "):
         Path(behaviour.removeprefix("remove ")).unlink(missing_ok=True)
+    if behaviour.startswith("rest "):
+        time.sleep(float(behaviour.split()[1]))
     if behaviour == "stall":  # it has begun to train
         heartbeat.attach()
         heartbeat.count_sync_point()

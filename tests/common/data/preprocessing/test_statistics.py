@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 
 from common.data.preprocessing import statistics
 from common.data.preprocessing.sums import Sums, from_array
+from common.data.sources import DatasetSplit
 
 IMAGES: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, (5, 9, 9, 3), dtype=np.uint8)
+
+
+def split(images: NDArray[np.uint8]) -> DatasetSplit:
+    return DatasetSplit(images=images, labels=np.zeros(len(images), np.int64))
 
 
 def sums_of(images: NDArray[np.uint8]) -> Sums:
@@ -45,14 +50,14 @@ def test_statistics_of_nothing_are_refused() -> None:
 
 
 def test_statistics_are_computed_once_and_then_read(tmp_path: Path) -> None:
-    first = statistics.dataset_statistics(IMAGES, "key", cache_dir=str(tmp_path))
+    first = statistics.dataset_statistics(split(IMAGES), "key", cache_dir=str(tmp_path))
     assert first == statistics.statistics(sums_of(IMAGES))
-    assert statistics.dataset_statistics(IMAGES // 2, "key", cache_dir=str(tmp_path)) == first
+    assert statistics.dataset_statistics(split(IMAGES // 2), "key", cache_dir=str(tmp_path)) == first
 
 
 def test_other_data_has_other_statistics(tmp_path: Path) -> None:
-    statistics.dataset_statistics(IMAGES, "one", cache_dir=str(tmp_path))
-    other = statistics.dataset_statistics(IMAGES // 2, "other", cache_dir=str(tmp_path))
+    statistics.dataset_statistics(split(IMAGES), "one", cache_dir=str(tmp_path))
+    other = statistics.dataset_statistics(split(IMAGES // 2), "other", cache_dir=str(tmp_path))
     assert other == statistics.statistics(sums_of(IMAGES // 2))
 
 
@@ -60,7 +65,7 @@ def test_processes_that_ask_together_compute_once(tmp_path: Path) -> None:
     """Their images differ here, and the first one's count."""
 
     def ask(number: int) -> statistics.Statistics:
-        return statistics.dataset_statistics(IMAGES + np.uint8(number), "key", cache_dir=str(tmp_path))
+        return statistics.dataset_statistics(split(IMAGES + np.uint8(number)), "key", cache_dir=str(tmp_path))
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(ask, range(8)))) == 1
@@ -81,14 +86,6 @@ def test_a_file_that_was_torn_or_changed_is_made_again(tmp_path: Path, harm: obj
     assert callable(harm)
     path = statistics.store(sums_of(IMAGES), "key", cache_dir=str(tmp_path))
     path.write_text(harm(path.read_text()))
-    made = statistics.dataset_statistics(IMAGES, "key", cache_dir=str(tmp_path))
+    made = statistics.dataset_statistics(split(IMAGES), "key", cache_dir=str(tmp_path))
     assert made == statistics.statistics(sums_of(IMAGES))
     assert json.loads(path.read_text())["record"]["mean"] == list(made.mean)
-
-
-def test_files_need_their_image_size(tmp_path: Path) -> None:
-    from tests.common.data.preprocessing.made_up_scan import packed
-
-    with pytest.raises(TypeError) as caught:
-        statistics.dataset_statistics(packed(tmp_path / "packed", []), "key", cache_dir=str(tmp_path))
-    assert "image_size" in str(caught.value)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from common.data.sources import DataRefused, cifar10, load, unpickle
+from common.data.sources import DataRefused, cifar10, load
 from common.data.sources.downloads import Download
 from common.spec import Data
 from tests.common.made_up_data import (
@@ -117,7 +117,7 @@ def test_the_attack_of_these_tests_would_work_on_plain_pickle(tmp_path, monkeypa
 
 def test_a_refused_pickle_says_what_it_asked_for():
     with refused(DataRefused, names=["posix.system"]):
-        unpickle.read_batch(ATTACKS["global"], "data_batch_1")
+        cifar10.read_pickle(ATTACKS["global"], "data_batch_1")
 
 
 def known(url: str, content: bytes) -> Download:

@@ -84,11 +84,21 @@ def test_a_manifest_comes_back_from_its_arrays_as_it_was(tmp_path, cache):
     assert again.empty_folders == (("all", "Ärger,\n leer"),)
 
 
-def test_sources_without_image_files_have_no_manifest_and_cannot_be_streamed(tmp_path, cache):
+def test_arrays_of_pixels_become_image_files_of_the_same_pixels_in_the_same_order(tmp_path, cache):
     for source in ("digits", str(write_tar(tmp_path / "cifar.tar", cifar_binary()))):
-        assert load_manifest(Data(source=source), cache_dir=cache) is None
-        with refused(DataRefused, names=["image files"]):
-            load_files(Data(source=source), seed=0, cache_dir=cache)
+        manifest = load_manifest(Data(source=source), cache_dir=cache)
+        assert set(zip(manifest.formats, manifest.modes, strict=True)) == {("PPM", "RGB")}
+        whole = load(Data(source=source), seed=0, cache_dir=cache)
+        for files in (
+            load_files(Data(source=source), seed=0, cache_dir=cache),
+            load(Data(source=source, loading="streaming"), seed=0, cache_dir=cache),
+        ):
+            assert files.content_hash == whole.content_hash
+            for index in (0, 7, len(whole.train) - 1):
+                assert np.array_equal(decode.decode(files.train.encoded.content(index), None), whole.train.images[index])
+        rows = load_files(Data(source=source), seed=0, cache_dir=cache).train.rows
+        labels = [manifest.class_names.index(manifest.classes[row]) for row in rows]
+        assert labels == whole.train.labels.tolist() and len(set(manifest.paths)) == len(manifest)
 
 
 def test_packed_files_are_sent_by_name_and_taken_in_any_order(tmp_path, cache):

@@ -12,8 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from common.data.sources import DataRefused, leaf_drawing, synthetic_leaves
+from common.data.sources import DataRefused, leaf_drawing, load_files, synthetic_leaves
 from common.data.sources.synthetic_leaves import Leaves
+from common.spec import Data
 from tests.support import processes
 from tests.support.refusals import refused
 
@@ -181,30 +182,29 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_cache_holds_each_kind_of_leaves_once(tmp_path):
-    wanted, located = Leaves(classes=2, images=6, size=8), list[tuple[Path, int]]()
-    for leaves in (wanted, wanted, Leaves(classes=2, images=7, size=8)):
-        folder = synthetic_leaves.locate(leaves, tmp_path)
-        located.append((folder, folder.stat().st_ino))
-    first, again, other = located
-    assert first == again and first[0] != other[0]
-    assert len(files(first[0])) == 6
+def test_leaves_are_drawn_once_for_each_kind_and_kept_with_the_files_of_other_sources(tmp_path):
+    write(tmp_path / "leaves", classes=2, images_per_class=5, size_px=8, seed=0)
+    cache = tmp_path / "cache"
+    for source in ("leaves:classes=2,images=10,size=8", "leaves:classes=2,images=11,size=8"):
+        for _ in range(2):
+            drawn = load_files(Data(source=source), seed=0, cache_dir=str(cache))
+    assert len(list((cache / "scanned").glob("*/entry.json"))) == 2 and not (cache / "leaves").exists()
+    drawn = load_files(Data(source="leaves:classes=2,images=10,size=8"), seed=0, cache_dir=str(cache))
+    read = load_files(Data(source=str(tmp_path / "leaves")), seed=0, cache_dir=str(cache))
+    assert drawn.content_hash == read.content_hash
+    contents = [[split.files.content(row) for row in range(len(split))] for split in (drawn.train, read.train)]
+    assert (
+        contents[0]
+        == contents[1]
+        == [content for name, content in files(tmp_path / "leaves").items() if name.startswith("train/")]
+    )
 
 
-def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
-    wanted = Leaves(classes=2, images=6, size=8)
-    before = synthetic_leaves.locate(wanted, tmp_path)
+def test_another_version_of_what_is_drawn_is_drawn_again(monkeypatch):
+    wanted = synthetic_leaves.LeafSource(Leaves(classes=2, images=6, size=8))
+    before = wanted.content_hash()
     monkeypatch.setattr(synthetic_leaves, "RULE", "another")  # as a later release has
-    assert synthetic_leaves.locate(wanted, tmp_path) != before
-
-
-def test_remains_of_a_killed_process_in_the_cache_are_removed(tmp_path):
-    wanted = Leaves(classes=2, images=6, size=8)
-    folder = synthetic_leaves.locate(wanted, tmp_path)
-    left_over = folder.with_name(f".{folder.name}.abc")
-    folder.rename(left_over)
-    assert synthetic_leaves.locate(wanted, tmp_path) == folder
-    assert not left_over.exists()
+    assert wanted.content_hash() != before
 
 
 def test_the_images_drawn_are_the_known_ones():

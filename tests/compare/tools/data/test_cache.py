@@ -56,9 +56,9 @@ def test_everything_is_listed_with_its_source_size_and_last_use(pets: Path, root
     (root / "cifar-10-binary.tar.gz").write_bytes(bytes(5000))
     (root / "another programs file").touch()
     dataset = load(Data(source=str(pets)), seed=0, cache_dir=str(root / "other"))
-    statistics.dataset_statistics(dataset.train.images, dataset.content_hash, cache_dir=str(root))
+    statistics.dataset_statistics(dataset.train, dataset.content_hash, cache_dir=str(root))
     items = listed(root)
-    kinds = {"decoded images", "checked files", "splits", "made-up leaves", "means and deviations", "download"}
+    kinds = {"decoded images", "checked files", "splits", "means and deviations", "download"}
     assert set(items) - {"content hashes"} == kinds  # hashes are remembered of settled files alone
     assert {(item["source"], item["detail"]) for item in items["decoded images"]} >= {(str(pets), "12 of 24, 8 px")}
     assert all(item["num_bytes"] > 0 and item["status"] == "kept" for kind in items.values() for item in kind)
@@ -127,7 +127,7 @@ print(numpy.asarray(dataset.train.images).sum() > 0 and (again is None or len(ag
 def test_what_is_being_written_stays_and_what_a_killed_process_left_goes_whatever_its_age(pets: Path, root: Path) -> None:
     fill(str(pets), root)
     (entry,) = (path.parent for path in (root / "decoded").glob("*/entry.json"))
-    left = [entry.with_name(f"{entry.name}.partial"), root / "leaves" / ".0123456789abcdef.xyz"]
+    left = [entry.with_name(f"{entry.name}.partial"), root / "leaves" / "0123456789abcdef"]
     for folder in left:
         (folder / "class").mkdir(parents=True)
     with store.lock(entry):

@@ -72,11 +72,11 @@ def test_a_limit_shows_what_it_keeps(tmp_path: Path, snapshot: SnapshotAssertion
     assert "run --data digits --set data.limit=5 --seed 3" in trained
 
 
-def test_data_without_files_is_explored_too() -> None:
+def test_arrays_of_pixels_are_explored_as_image_files() -> None:
     found = convtwins_json("data", "digits")
-    assert found["files"] is None and found["names_tell"] is False
+    assert (found["files"]["usable"], found["files"]["bad"], found["names_tell"]) == (1797, [], False)
     assert sum(found["splits"].values()) == 1797 and found["exact"]["groups"] == 0
-    assert found["near"]["named"][0][0].startswith(("train ", "validation "))
+    assert re.fullmatch(r"\d/\d{6}\.ppm", found["near"]["named"][0][0])
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_copy_that_was_changed_a_little_is_a_near_twin_and_another_image_is_no
     images = np.concatenate([images, np.stack([CHANGES[change](images[place]) for place in range(5)])])
     splits = np.array([0] * 40 + [1] * 5)
     hashes = duplicates.difference_hashes(images)
-    found = duplicates.near(hashes, duplicates.pixel_digests(images), splits, NUMBERS)
+    found = duplicates.near(hashes, [decode.sha256(image) for image in images], splits, NUMBERS)
     assert {pair[:2] for pair in found.named} == {(str(place), str(40 + place)) for place in range(5)}
     assert (found.images, found.pairs, found.pairs_across_splits) == (10, 5, 5)
 
@@ -334,7 +334,8 @@ def test_an_earlier_exploration_is_replaced_whole(tmp_path: Path) -> None:
     convtwins("data", write_folder(tmp_path / "leaves", DIVIDED), "--out", out)
     assert convtwins("data", "digits", "--out", out).exit_code == 0
     assert json.loads((out / "data.json").read_text())["name"] == "digits"
-    assert not (out / "files.csv").exists()
+    with (out / "files.csv").open() as file:
+        assert {row["format"] for row in csv.DictReader(file)} == {"PPM"}
 
 
 def test_classes_that_differ_in_a_control_character_stay_apart(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.data.preprocessing import dask_scan, statistics
-from common.data.sources import load, load_files
+from common.data.sources import DatasetSplit, load, load_files
 from common.machine import machine
 from common.spec import Data
 from compare.running import launch
@@ -84,7 +84,8 @@ def test_the_result_is_stored_for_the_runs(data: Path) -> None:
     printed = convtwins_json("preprocess", data, "--engines", "left", "--workers", 1, "--repeats", 1)
     assert printed["content_hash"] == load(Data(source=str(data)), seed=0).content_hash
     # Other images, whose statistics would be zeros if they were computed again.
-    found = statistics.dataset_statistics(np.zeros((1, 1, 1, 3), np.uint8), printed["content_hash"])
+    black = DatasetSplit(images=np.zeros((1, 1, 1, 3), np.uint8), labels=np.zeros(1, np.int64))
+    found = statistics.dataset_statistics(black, printed["content_hash"])
     assert [list(found.mean), list(found.std)] == [printed["mean"], printed["std"]]
 
 

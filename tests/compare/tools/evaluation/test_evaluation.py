@@ -5,7 +5,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +23,13 @@ from common.models import weights
 from common.models.weights import WeightsError
 from common.spec import SpecError
 from common.training import inference, scores
+from common.training.inference import BatchTimes
 from common.training.scores import Agreement
 from compare.cli.errors import FolderError
 from compare.cli.progress import display
 from compare.results import store
 from compare.running import launch
-from compare.running.contestants import Contestant
+from compare.running.launch import Call, StartedProcess
 from compare.tools.evaluation import (
     convert,
     evaluation_report,
@@ -72,8 +73,9 @@ def in_process(learners: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     inference.add_commands(parser.add_subparsers(dest="command"))
     asked: list[tuple[str, ...]] = []
 
-    def call(contestant: Contestant, words: Sequence[str], *, log: Path) -> int:
-        framework = contestant.name
+    def calling(call: Call) -> Generator[StartedProcess, None, int]:
+        framework, words, log = call.contestant.name, call.arguments, call.log
+        yield from ()
         asked.append((framework, *words))
         arguments = parser.parse_args(words)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ def in_process(learners: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             return 2
         return 0
 
-    learners.setattr(launch, "call", call)
+    learners.setattr(launch, "calling", calling)
     return asked
 
 
@@ -444,6 +446,23 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     elsewhere = out / "runs" / "left-1-r1.json"
     elsewhere.write_text(elsewhere.read_text().replace('"numpy": "2"', '"numpy": "1"'))
     check_ended(convtwins(*asked, *wanted), names=["left", "numpy"])
+
+
+def batch_times(*turns: list[float]) -> BatchTimes:
+    seconds = [second for turn in turns for second in turn]
+    return BatchTimes(batch_size=1, first_seconds=1.0, warm_up_calls=5, seconds=seconds, turns=list(map(len, turns)))
+
+
+def test_the_ratio_of_two_processes_is_that_of_turns_with_calls_of_both() -> None:
+    """A burst of other work, which the p50 of all calls would show, meets one turn of one process."""
+    fast = batch_times(*[[1.0, 1.0, 9.0]] * 6)
+    slow = batch_times(*[[2.0, 2.0]] * 4, [50.0] * 20, [])
+    ratio, seconds = inference_timing._seconds_of_pair(slow, fast)
+    assert (ratio, seconds) == (pytest.approx(2.0), 1.0)
+    few = batch_times(*[[2.0, 2.0]] * 3, [], [], [])
+    assert inference_timing._seconds_of_pair(few, fast) == (2.0, 1.0), "too few: the p50 of both"
+    without = BatchTimes(batch_size=1, first_seconds=1.0, warm_up_calls=5, seconds=[3.0] * 5)
+    assert inference_timing._seconds_of_pair(without, fast) == (3.0, 1.0)
 
 
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)

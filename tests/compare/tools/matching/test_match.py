@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,6 @@ LAYERS, INFERENCE, FAR = "layers and parameters", "logits, inference", "logits, 
 TRAINING, GIVEN, STATISTICS = "logits, training", "weights as given", "running statistics"
 OWN_UPDATE = "one update, own optimizers"
 BIASED = ["biased-variance"]
-
-
-@pytest.fixture(scope="session")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    with model_comparison.start_processes(tmp_path_factory.mktemp("match")) as started:
-        yield started
 
 
 TURNED = ("transposed", "moved", "swapped_twice", "transposed_by_tensorflow", "transposed_before_dropout")

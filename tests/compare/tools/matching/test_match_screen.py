@@ -13,6 +13,7 @@ from compare.judgement.statement import Statement
 from compare.tools.matching import match, match_words, model_comparison
 from compare.tools.matching.causes import BIASED_VARIANCE, Cause
 from compare.tools.matching.model_comparison import LayerPair, Match, RungResult
+from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
 from tests.support.statements import check_words
 
@@ -121,3 +122,24 @@ def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> Non
 
 def test_every_kind_of_statement_has_words_and_every_template_is_of_a_kind_that_is_made() -> None:
     check_words(model_comparison.__file__, match_words.TEMPLATES)
+
+
+def test_a_file_for_a_pull_request_has_each_check_the_versions_and_the_layers_behind_a_click(tmp_path: Path) -> None:
+    versions = {"torch": "2.14.1", "torchvision": None}, {"keras": "3.15.1"}
+    report = match.report(replace(matched(**PARTED), versions=versions), ["match", "net:Net", "keras_net:build"])
+    file = tmp_path / "comment.md"
+    assert (report.append_to(file, 1), report.append_to(None, 1), report.append_to(tmp_path, 0)) == (1, 1, 1)
+    text = file.read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [row[0].removeprefix("| ") for row in rows if row[0].removeprefix("| ") in NAMES] == [*NAMES]
+    assert "<details><summary>Layers, side by side: 1 row</summary>" in text and text.count("</details>") == 1
+    assert "torch 2.14.1" in text and "keras 3.15.1" in text and "torchvision" not in text
+    report.append_to(file, 1)
+    assert file.read_text() == 2 * text
+
+
+def test_a_refusal_stands_in_the_file_for_a_pull_request(tmp_path: Path) -> None:
+    file = tmp_path / "comment.md"
+    words = ("nosuch.net:Net", "keras_net:build", "--input", "8x8x3", "--classes", 5)
+    assert convtwins("match", *words, "--markdown", file).exit_code == 2
+    assert file.read_text().startswith("# No verdict") and "nosuch" in file.read_text()

@@ -1,6 +1,7 @@
 """`convtwins stragglers` with frameworks whose times are made up, and the simulator's answers in closed form."""
 
 import json
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from common.artifacts import results
 from common.artifacts.schema import Noise, RunResult
 from compare.comparison import executor
 from compare.results import store
+from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
 from compare.running.twins import Twins
 from compare.statistics.statistics import paired_ratio
@@ -38,7 +40,10 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Runs that take no time; gives (row, repeat) of each. A step suffers by 3 / 4 of the factor beyond 1."""
     done: list[tuple[str, int]] = []
 
-    def execute(contestant: Any, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
+    def executing(
+        contestant: Any, row: Row, repeat: int, folder: Path, watch: Any, seat: Any
+    ) -> Generator[StartedProcess, None, RunResult]:
+        yield from ()
         done.append((row.id, repeat))
         slow = float(row.id.rpartition("-x")[2].removesuffix("-moving"))
         result = comparisons.good(row, (1 + 0.75 * (slow - 1)) * (1 + 0.01 * repeat), repeat)
@@ -46,9 +51,13 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return result
 
     # Real runs take minutes.
-    monkeypatch.setattr(executor, "execute", execute)
+    monkeypatch.setattr(executor, "executing", executing)
     # Such a run has no rank that could be slowed.
-    monkeypatch.setattr(straggling, "Brake", lambda straggler, ranks: nullcontext(SimpleNamespace(factor=straggler.factor)))
+    monkeypatch.setattr(
+        straggling,
+        "Brake",
+        lambda straggler, *_: nullcontext(SimpleNamespace(factor=straggler.factor, watching=lambda looks: looks)),
+    )
     return done
 
 
@@ -144,16 +153,16 @@ def test_a_run_whose_rank_was_not_slowed_is_left_out_and_made_again(tmp_path: Pa
 def test_other_work_and_a_run_that_fails_are_told(
     executed: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    whole = executor.execute
+    whole = executor.executing
 
-    def troubled(contestant: Any, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
-        result = whole(contestant, row, repeat, folder, watch)
+    def troubled(contestant: Any, row: Row, *arguments: Any, **options: Any) -> Generator[StartedProcess, None, RunResult]:
+        result = yield from whole(contestant, row, *arguments, **options)
         if "averaging" in row.id and row.id.endswith("x2"):
             return comparisons.bad(row, "failed", "it broke", epochs=0)
         return with_fields(result, **({"noise": Noise(cores_taken=0.97)} if "server" in row.id else {}))
 
     # A run in between fails, and another one is disturbed.
-    monkeypatch.setattr(executor, "execute", troubled)
+    monkeypatch.setattr(executor, "executing", troubled)
     ask("--factor", "2", "--frameworks", "left", "--repeats", 2, "--out", tmp_path / "out")
     stored = json.loads((tmp_path / "out" / "stragglers.json").read_text())
     in_doubt = {each["words"].split()[0] for each in stored["suffered"] if each["in_doubt"]}

@@ -266,9 +266,9 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     last = f"{commit_of(repository, 6)[:8]} change 6"
     assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * candidates.WASTED_PAIRS
     shown = " ".join(done.stdout.split())
-    assert f"Verdict CANNOT TELL about {last}: other work disturbed 3 of 3 pairs. Exit code 5." in shown
+    assert f"Verdict CANNOT TELL about {last}: other programs took cores from 3 of 3 pairs. Exit code 5." in shown
     assert "3 of 3 runs" in shown and "0.97 cores of a budget of 2" in shown
-    assert "the same --out" in shown and "unknown" not in shown and "6 candidates" in shown
+    assert f"--out {tmp_path / 'out'}" in shown and "unknown" not in shown and "6 candidates" in shown
     stand_in.done.clear()
     stand_in.behaviour = whole
     done = bisect(*words).succeeded()

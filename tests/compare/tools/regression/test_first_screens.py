@@ -1,6 +1,7 @@
 """What regress, bisect and history print first."""
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,7 @@ from compare.tools.regression import bisect_report, bisection, history, judging,
 from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from compare.tools.regression.candidates import BisectionQuery, Candidate, Candidates
 from compare.tools.regression.records import Criteria, Judgement
+from compare.tools.regression.regress_screen import MeasuredBy
 from tests.support import comparisons
 from tests.support.snapshots import FOLDER, Screens, printed
 
@@ -46,6 +48,11 @@ def answers_of(report: Report) -> dict[str, Sequence[str]]:
     return {answer.label: answer.sentences for answer in report.screen.answers}
 
 
+def measured_by(repeats: int, *options: str) -> MeasuredBy:
+    words = ["regress", "--interleaved", "HEAD~1", "--frameworks", "pytorch", "--repeats", str(repeats), *options]
+    return MeasuredBy(repeats, words, Path("results/last"))
+
+
 SLOWER = {"pytorch": 4.8, "tensorflow": 5.0}
 JUDGED: dict[str, tuple[Callable[[Path], Judgement], int]] = {
     "slower": (lambda folder: judge(folder, SLOWER, NOISY), 6),
@@ -63,14 +70,14 @@ JUDGED: dict[str, tuple[Callable[[Path], Judgement], int]] = {
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_judgement_has_eight_lines_besides_its_files(screens: Screens, name: str, tmp_path: Path) -> None:
     make, repeats = JUDGED[name]
-    report = regress_report.report(make(tmp_path), repeats)
+    report = regress_report.report(make(tmp_path), measured_by(repeats) if repeats else None)
     shown = screens(report, most=regress_screen.LINES + _OF_FILES)
     assert f"exit code {report.exit_code}" in shown
 
 
 def test_only_what_the_json_calls_a_regression_is_called_worse(tmp_path: Path) -> None:
     judged = judge(tmp_path, {"pytorch": 4.8, "tensorflow": 5.2}, NOISY)  # the noise may hide that of tensorflow
-    answers = answers_of(regress_report.report(judged, 6))
+    answers = answers_of(regress_report.report(judged, measured_by(6)))
     assert [each.name for each in judged.changes if each.verdict == "regression"] == ["pytorch serial, 2 cores"]
     (worse,), (unsure, *_) = answers["Worse"], answers["Unsure"]
     assert worse.startswith("pytorch serial, 2 cores, seconds per epoch: +20.0 %")
@@ -81,19 +88,19 @@ def test_only_what_the_json_calls_a_regression_is_called_worse(tmp_path: Path) -
 def test_pairs_that_would_tell_are_named_as_in_the_whole_report(tmp_path: Path) -> None:
     judged = judge(tmp_path, BOTH, NOISY)
     needed = regress_report._pairs_needed(judged)
-    shown = printed(regress_report.report(judged, 6), 100)
-    assert f"about {needed} pairs" in shown and f"--repeats {needed} and another --out" in shown
+    shown = printed(regress_report.report(judged, measured_by(6)), 100)
+    assert f"about {needed} pairs" in shown and f"--frameworks pytorch --repeats {needed}" in " ".join(shown.split())
     accuracy = [0.70, 0.75, 0.72, 0.78, 0.71, 0.74]
     sides = [
         comparisons.results_folder(tmp_path / side, {"pytorch": 4.0}, noise=QUIET, accuracy=values, seeds=range(6))
         for side, values in (("before", accuracy), ("now", accuracy[::-1]))
     ]
     judged = judging.judge(*map(measurements.read, sides), Criteria(), paired=True)
-    assert judged.num_not_ruled_out == 1 and "pairs would" not in printed(regress_report.report(judged, 6), 200)
+    assert judged.num_not_ruled_out == 1 and "pairs would" not in printed(regress_report.report(judged, measured_by(6)), 200)
 
 
 def test_two_sides_that_were_measured_apart_are_no_test_of_the_same_code(tmp_path: Path) -> None:
-    (sentence,) = answers_of(regress_report.report(judge(tmp_path, BOTH, paired=False)))["A/A"]
+    (sentence,) = answers_of(regress_report.report(judge(tmp_path, BOTH, paired=False)))["Sure?"]
     assert "1 of 20" not in sentence and "apart" in sentence
 
 
@@ -108,6 +115,31 @@ def test_many_worse_benchmarks_of_any_name_stay_within_eight_lines(tmp_path: Pat
     shown = printed(regress_report.report(judging.judge(*sides, Criteria(), paired=False)), 100, None)
     assert shown.count("\n") + 1 <= regress_screen.LINES + _OF_FILES and "REGRESSION in 9 of 9 figures" in shown
     assert all(len(line) <= 100 for line in shown.splitlines()) and "; 6 more" in shown
+
+
+def next_of(report: Report) -> list[list[str]]:
+    assert report.screen is not None
+    return [shlex.split(command)[1:] for _, command in report.screen.next]
+
+
+def test_proposed_commands_are_whole(tmp_path: Path) -> None:
+    """They name the options that said what is measured, and the folder that holds the runs, given or not."""
+    by = measured_by(6, "--epochs", "3", "--no-proof", "--out=elsewhere")
+    again = regress_report.report(judge(tmp_path / "disturbed", BOTH, **DISTURBED), by)
+    measured = ["--frameworks", "pytorch", "--repeats", "6", "--epochs", "3"]
+    assert next_of(again) == [["regress", "--interleaved", "HEAD~1", *measured, "--no-proof", "--out", "results/last"]]
+    slower = regress_report.report(judge(tmp_path / "slower", SLOWER), by)
+    options = ["--frameworks", "pytorch", "--epochs", "3"]
+    assert next_of(slower) == [["bisect", "--good", "a" * 8, "--only", "pytorch-serial-2", *options]]
+    few = measured_by(3, "--epochs", "3", "--no-proof")
+    more = next_of(regress_report.report(judge(tmp_path / "few", BOTH, QUIET[:3]), few))
+    assert more == [["regress", "--interleaved", "HEAD~1", *options, "--no-proof", "--repeats", "5"]]
+
+
+def test_a_sentence_of_trouble_is_never_cut(tmp_path: Path) -> None:
+    report = regress_report.report(judge(tmp_path, BOTH, **DISTURBED), measured_by(6))
+    for label, sentences in answers_of(report).items():
+        assert all(not sentence.endswith("…") for sentence in sentences), label
 
 
 # The search for a change.
@@ -134,7 +166,9 @@ def reported(found: BisectionOutcome, number: int) -> Report:
     each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
     row = comparisons.row("pytorch")
     all_candidates = Candidates[Any](each, row.id, comparisons.MACHINE, "", {}, unused, unused, [])
-    return bisect_report.report(found, all_candidates, BisectionQuery("epoch_seconds", 0.05, "HEAD~6"))
+    words = ["bisect", "--good", "HEAD~6", "--frameworks", "pytorch"]
+    query = BisectionQuery("epoch_seconds", 0.05, "HEAD~6")
+    return bisect_report.report(found, all_candidates, query, MeasuredBy(30, words, Path("results/search")))
 
 
 SEARCHED: dict[str, Callable[[], Report]] = {

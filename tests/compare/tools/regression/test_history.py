@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from compare.cli.errors import FolderError
+from compare.judgement import statement_words
 from compare.tools.regression import history
 from tests import hostile_files
 from tests.compare.tools.regression.repository import initialised
@@ -192,7 +193,7 @@ def test_a_table_of_benchmarks_says_that_nobody_knows_of_other_work(tmp_path: Pa
     comparisons.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5})
     comparisons.results_folder(tmp_path / "b", {"pytorch": 2.0})
     done = " ".join(convtwins("history", tmp_path).stdout.split())
-    assert done.count("Files of pytest-benchmark without the plug-in do not say what other work disturbed.") == 1
+    assert done.count(statement_words.FILES_UNWATCHED) == 1
 
 
 def test_a_reason_that_several_results_share_is_told_once_with_its_number() -> None:

@@ -38,12 +38,45 @@ def test_a_slowdown_of_one_benchmark_is_a_regression_of_that_one_alone(tmp_path:
     (change,) = (each for each in report["changes"] if each["id"] == PARSE)
     assert change["change"]["value"] == pytest.approx(1.2, rel=0.001) and change["change"]["n"] == 5
     assert report["paired"] and report["in_turn"]
+    assert "*" in (tmp_path / "out" / ".gitignore").read_text().splitlines()  # results in a user's repository are not theirs
     assert report["baseline"]["commit"] == git(repository, "rev-parse", "before")[:8]
     assert report["candidate"]["commit"] == git(repository, "rev-parse", "HEAD")[:8]
     assert worktrees(repository) == 1
     runs = {path.stem: notes_of(path)["test_speed[parse]"] for path in (tmp_path / "out" / "runs").iterdir()}
     order = [(each["pair"], each["place"], each["side"]) for each in runs.values()]
     assert sorted(order)[:6] == [(0, 0, "base"), (0, 1, "head"), (1, 0, "head"), (1, 1, "base"), (2, 0, "base"), (2, 1, "head")]
+
+
+def test_a_gain_that_a_marker_forbids_fails_and_is_called_a_gain(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    marked = own_suite.SUITE.replace(
+        "@pytest.mark.benchmark", "@pytest.mark.convtwins(fail_when_faster=True)\n@pytest.mark.benchmark"
+    )
+    commit(repository, "faster", {"src/work.py": WORK.replace("1.0", "0.5"), "bench/test_work.py": marked})
+    words = ("--interleaved", "before", "--repeats", 5, "--out", tmp_path / "out")
+    code, report = judged(regress(repository, *words, "--json"))
+    assert code == 3 and verdicts(report) == {PARSE: "faster than allowed", WRITE: "no change shown"}
+    assert report["headline"] == "FASTER THAN ALLOWED in 1 of 2 figures."
+    shown = regress(repository, *words).stdout  # only judged again
+    assert "Faster   test_speed[parse]" in shown and "REGRESSION" not in shown and "Worse" not in shown
+
+
+TAKES_TURNS = """
+def test_it(paired):
+    paired(lambda: None, lambda: sum(range(1000)), turns=3).assert_not_slower("5%")
+"""
+
+
+def test_an_assertion_on_callables_in_turn_does_not_end_a_measurement(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    commit(repository, "paired", {"bench/test_work.py": "", "bench/test_paired.py": TAKES_TURNS}, "paired")
+    commit(repository, "later", {"notes.txt": "later"})
+    done = own_suite.run_pytest(repository, "bench/test_paired.py", "-q")
+    assert done.exit_code == 1 and "slower" in done.stdout
+    out = tmp_path / "out"
+    _, report = judged(regress(repository, "--interleaved", "paired", "--repeats", 2, "--out", out, "--json"))
+    assert [*verdicts(report)] == ["bench/test_paired.py::test_it"]
+    assert notes_of(out / "runs" / "head-0.json")["test_it"]["paired"]["low"] > 1.05
 
 
 def test_one_commit_against_itself_is_no_regression_and_its_noise_is_said(tmp_path: Path) -> None:

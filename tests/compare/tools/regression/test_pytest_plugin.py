@@ -4,7 +4,11 @@ import json
 import math
 import platform
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pytest_benchmark.storage.file import FileStorage
@@ -15,6 +19,7 @@ from compare.statistics import statistics
 from compare.tools.regression import benchmark_files, benchmark_runs
 from convtwins import pytest_plugin
 from convtwins.pytest_plugin import Paired
+from tests.compare.tools.regression import own_suite
 from tests.compare.tools.regression.own_suite import FILES, SLOWER, notes_of, run_pytest
 from tests.compare.tools.regression.repository import commit, initialised
 from tests.support import processes, trees
@@ -79,6 +84,117 @@ def test_a_gain_fails_where_the_marker_says_so_and_few_files_tell_nothing(tmp_pa
         values["machine_info"]["node"] = "another host"
         file.write_text(json.dumps(values))
     assert "stored files" not in run_pytest(repository, *BENCH).succeeded().stdout
+
+
+def test_times_that_other_work_disturbed_are_counted_and_not_called_missing(tmp_path: Path) -> None:
+    repository = stored(tmp_path / "project", files=6)
+    commit(repository, "later", {"notes.txt": "later"})
+
+    def disturb(benchmark: str, files: int) -> None:
+        for file in sorted((repository / "stored").rglob("*.json"))[:files]:
+            values = json.loads(file.read_text())
+            for entry in values["benchmarks"]:
+                if entry["name"] == benchmark:
+                    entry["extra_info"]["convtwins"]["cores_taken"] = 0.5
+            file.write_text(json.dumps(values))
+
+    disturb("test_speed[parse]", 6)
+    disturb("test_speed[write]", 2)
+    trees.write(repository, {"bench/test_new.py": own_suite.SUITE.replace("test_speed", "test_new")})
+    shown = run_pytest(repository, *BENCH).succeeded().stdout.splitlines()
+    lines = {line.partition(": cannot tell, ")[0]: line for line in shown if "cannot tell" in line}
+    assert "other work disturbed all 6 times" in lines["test_speed[parse]"]
+    assert "no such benchmark" in lines["test_new[parse]"]
+    (few,) = (line for line in shown if line.startswith("test_speed[write]: "))
+    assert "cannot tell: 4 of 5 stored files, other work disturbed 2 more" in few
+
+
+class Calls(list[str]):
+    """A stand-in for modules of frameworks, which records what is waited for."""
+
+    def torch(self, kind: str | None, used: Sequence[int] = (), **missing: None) -> Any:
+        cuda = SimpleNamespace(
+            is_initialized=lambda: bool(used),
+            current_device=lambda: 1,
+            device_count=lambda: 3,
+            memory_reserved=lambda device: device in used,
+            synchronize=lambda device: self.append(f"cuda {device}"),
+        )
+        accelerator = SimpleNamespace(
+            is_available=lambda: kind is not None,
+            current_accelerator=lambda: SimpleNamespace(type=kind),
+            synchronize=lambda: self.append(f"any {kind}"),
+        )
+        mps = SimpleNamespace(is_available=lambda: kind == "mps")
+        return SimpleNamespace(
+            cuda=cuda,
+            mps=SimpleNamespace(synchronize=lambda: self.append("old mps")),
+            backends=SimpleNamespace(mps=mps),
+            **{"accelerator": accelerator} | missing,
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "missing", "expected"),
+    [
+        (None, [], {}, []),
+        ("cuda", [], {}, []),
+        ("cuda", [0, 1], {}, ["cuda 0", "cuda 1"]),
+        ("cuda", [2], {}, ["cuda 1", "cuda 2"]),  # PYTORCH_NO_CUDA_MEMORY_CACHING=1: the current device reserves nothing
+        ("xpu", [], {}, ["any xpu"]),
+        ("mps", [], {}, ["any mps"]),
+        ("mps", [], {"accelerator": None}, ["old mps"]),
+        (None, [], {"accelerator": None}, []),
+    ],
+)
+def test_devices_of_torch_that_this_process_uses_are_waited_for(
+    kind: str | None, used: Sequence[int], missing: dict[str, None], expected: list[str]
+) -> None:
+    calls = Calls()
+    pytest_plugin.synchronise({"torch": calls.torch(kind, used, **missing)})
+    assert calls == expected
+
+
+def cuda_that_finishes_later(pending: list[object]) -> Any:
+    """A stand-in for PyTorch on one GPU. Each pending launch takes 10 ms, which only `synchronize` waits for."""
+
+    def wait(device: int) -> None:
+        time.sleep(0.01 * len(pending))
+        pending.clear()
+
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        device_count=lambda: 1,
+        memory_reserved=lambda device: 0,
+        synchronize=wait,
+    )
+    return SimpleNamespace(cuda=cuda, accelerator=SimpleNamespace(is_available=lambda: False))
+
+
+def test_work_that_a_call_leaves_to_a_device_counts() -> None:
+    """Planted: calls that return before their device has finished."""
+    pending = list[object]()
+    jax = SimpleNamespace(block_until_ready=lambda result: time.sleep(result))
+    tensorflow = SimpleNamespace(test=SimpleNamespace(experimental=SimpleNamespace(sync_devices=lambda: time.sleep(0.03))))
+    alone = pytest_plugin.timed(lambda: 0.01, 3, {})
+    assert pytest_plugin.timed(lambda: pending.append(None), 3, {"torch": cuda_that_finishes_later(pending)}) > 10 * alone
+    assert pytest_plugin.timed(lambda: 0.01, 3, {"jax": jax}) > 10 * alone
+    assert pytest_plugin.timed(lambda: 0.01, 3, {"tensorflow": tensorflow}) > 10 * alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["torch", "tensorflow"])
+def test_callables_of_a_framework_take_turns(tmp_path: Path, module: str) -> None:
+    suite = f"""
+from {module} import ones
+
+def test_it(paired):
+    times = paired(lambda: ones((64, 64)) @ ones((64, 64)), lambda: ones((64, 64)) @ ones((64, 64)), turns=3)
+    assert times.ratio > 0.0 and len(times.new_seconds) == 3
+"""
+    trees.write(tmp_path, {"test_it.py": suite})
+    run_pytest(tmp_path, "test_it.py", "-q", "-W", "ignore").succeeded()
 
 
 WHOLE = {
@@ -198,6 +314,13 @@ def test_the_ratio_of_callables_in_turn_is_that_of_the_suite_and_has_the_same_me
     with pytest.raises(AssertionError, match="slower"):
         Paired([1.0] * 5, [1.2 * ratio for ratio in RATIOS], (1.0, 1.0)).assert_not_slower("5%")
     assert math.isnan(Paired([1.0], [1.0], (1.0, 1.0)).interval[0])
+
+
+def test_a_failed_assertion_shows_the_line_of_the_test(tmp_path: Path) -> None:
+    suite = "def test_it(paired):\n    paired(lambda: None, lambda: sum(range(1000)), turns=3).assert_not_slower('5%')\n"
+    trees.write(tmp_path, {"test_it.py": suite})
+    done = run_pytest(tmp_path, "test_it.py", "-q")
+    assert done.exit_code == 1 and "test_it.py:2: AssertionError" in done.stdout and "pytest_plugin.py" not in done.stdout
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 19, 20, 99, 400])

@@ -1,7 +1,7 @@
 """The layers of a model against the machine's limits, of frameworks whose times are made up."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from common.models.architectures import resolve
 from common.training import layers
 from common.training.layers import LayerTimes
 from compare.running import launch
-from compare.running.contestants import Contestant
+from compare.running.launch import Call, StartedProcess
 from tests.compare.conftest import describe_as
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
@@ -30,8 +30,9 @@ class FakeTwins:
         self.failing: str | None = None
         self.cores_of_others = 0.0
 
-    def call(self, contestant: Contestant, arguments: Sequence[str], *, log: Path, **_: Any) -> int:
-        framework = contestant.name
+    def calling(self, call: Call) -> Generator[StartedProcess, None, int]:
+        framework, arguments, log = call.contestant.name, call.arguments, call.log
+        yield from ()
         self.asked.append(framework)
         self.options[framework] = json.loads(Path(arguments[1]).read_text("utf-8"))["framework_options"]
         if self.failing is not None:
@@ -57,7 +58,7 @@ class FakeTwins:
 def twins(fake_twins: pytest.MonkeyPatch) -> FakeTwins:
     made = FakeTwins()
     # Whoever starts a command hands no times in. Measured ones take seconds each, and are not known.
-    fake_twins.setattr(launch, "call", made.call)
+    fake_twins.setattr(launch, "calling", made.calling)
     return made
 
 

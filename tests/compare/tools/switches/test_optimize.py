@@ -1,6 +1,6 @@
 """The search for the fastest switches, on a framework whose paces and losses are made up."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from compare.comparison import executor
 from compare.results import store, workspace
 from compare.running import best_switches, contestants, launch, matrix
 from compare.running.contestants import Contestant
+from compare.running.launch import StartedProcess
 from compare.running.matrix import Row
 from compare.statistics.statistics import Ratio
 from compare.tools.switches.search import is_surely_faster
@@ -56,8 +57,12 @@ class Twin:
         self.cores_of_others = 0.0
         self.patch = monkeypatch
         # Whoever starts a command hands no runs in. Real ones take minutes, and no best switch is known of them.
-        monkeypatch.setattr(executor, "execute", self.execute)
+        monkeypatch.setattr(executor, "executing", self.executing)
         monkeypatch.setattr(launch, "call", self.call)
+
+    def executing(self, *arguments: Any, **options: Any) -> Generator[StartedProcess, None, RunResult]:
+        yield from ()
+        return self.execute(*arguments, **options)
 
     def execute(
         self, contestant: Any, row: Any, repeat: int, folder: Path, watch: Any, restarts: int = 0, **_: object
@@ -67,7 +72,6 @@ class Twin:
         self.runs.append((row.id, repeat))
         broken = "broken" in row.spec.framework_options.values()
         out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
-        slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
         epochs = fake.epochs_of(row.spec, fake.images_of(row.spec) / self.pace(row.spec, repeat))
         made = RunResult(
             framework=row.contestant, spec=row.spec, repeat=repeat, device="cpu",
@@ -76,16 +80,20 @@ class Twin:
             epochs=epochs,
             phases=phases(row.spec, epochs), cores_of_others=self.cores_of_others, machine={"logical_cores": 2},
         )  # fmt: skip
-        if slow:  # its epochs are watched as they come; who is not patient ends it
-            made = with_fields(made, epochs=[])
-            for epoch in epochs:
-                made.epochs.append(epoch)
-                try:
-                    watch([{"event": "start"}, *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs)])
-                except BaseException:
-                    made = with_fields(made, status="killed", reason="interrupted", phases=None)
-                    results.save(made, store.run_folder(folder, row.id, repeat))
-                    raise
+        made = with_fields(made, epochs=[])
+        for epoch in epochs:  # they are watched as they come; who is not patient ends it
+            made.epochs.append(epoch)
+            try:
+                watch(
+                    [
+                        {"event": "start", "total_epochs": len(epochs)},
+                        *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs),
+                    ]
+                )
+            except BaseException:
+                made = with_fields(made, status="killed", reason="interrupted", phases=None)
+                results.save(made, store.run_folder(folder, row.id, repeat))
+                raise
         results.save(made, store.run_folder(folder, row.id, repeat))
         return made
 
@@ -186,7 +194,8 @@ def test_what_is_called_faster_was_one_of_several_that_might_have_been(
 def test_rounds_are_interleaved_and_turn_round(twin: Twin, tmp_path: Path) -> None:
     optimize(tmp_path / "out", "--only", "order", "--repeats", "3")
     names = ["left-usual", "left-plain", "left-order-columns"]
-    assert twin.runs == [(name, 0) for name in names] + [(name, 1) for name in names[::-1]] + [(name, 2) for name in names]
+    in_rounds = [(name, 0) for name in names] + [(name, 1) for name in names[::-1]] + [(name, 2) for name in names]
+    assert twin.runs == [("left-speed", 0), *in_rounds], "the speed says how long a turn is"
 
 
 def test_compiling_stands_apart_and_is_paid_back_after_epochs(twin: Twin, tmp_path: Path) -> None:

@@ -1,0 +1,205 @@
+"""`convtwins same`: do two commands of anybody's train the same? If not, where do they part first, and why?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from common.spec import SpecError
+from compare.cli import commands
+from compare.cli.commands import Invocation, Outcome
+from compare.cli.option_rules import Excludes, Needs, OneOf
+from compare.proof.step_comparison import HOPELESS_RATIO
+from compare.proof.step_truth import COPIES, MOST_COPIES
+from compare.reporting.document import Report
+from compare.results.workspace import FolderKind
+from compare.running import options
+from compare.tools.same import golden, judging, same_report, subjects
+from compare.tools.same.curves import LINES, Curve
+from compare.tools.same.golden import GoldenCurve
+from compare.tools.same.judging import Copies, CurveComparison
+from compare.tools.same.subjects import LOSSES_WORD, Columns, CommandError, Subject
+
+Tell = Callable[[str], None]
+
+
+class SideRuns(NamedTuple):
+    """One side with its usual run, and its copies so far."""
+
+    subject: Subject
+    curve: Curve
+    copies: list[Curve]
+    moved: bool = True
+    """Whether `nudge` moved values in the copies."""
+
+    @property
+    def is_copied(self) -> bool:
+        return bool(self.copies) and self.moved
+
+
+class Request(NamedTuple):
+    """How copies are made, and what is read."""
+
+    columns: Columns
+    copies: int = 0
+    ulp: bool = False
+    most_steps: int | None = None
+
+
+@commands.command(
+    OneOf(["B", "--golden"], "Name what A is compared with."), Needs("--ulp", "--copies"), Excludes("--golden", "B")
+)
+def command(
+    invocation: Invocation,
+    *,
+    a: Annotated[str, typer.Argument(help="A command, or a file or folder of losses.")],
+    b: Annotated[str | None, typer.Argument(help="Another one.")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="NAME", help="Column or tag of the loss. Default: a usual one.")] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"Column of the step; {LINES}: count them. Default: a usual one, or lines."),
+    ] = None,
+    losses: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH", help=f"Where the commands write, if not to {LOSSES_WORD} or stdout. Twice: A's, then B's."
+        ),
+    ] = None,
+    copies: Annotated[
+        int | None, typer.Option(min=COPIES, max=MOST_COPIES, help="Run each command again so often, to measure its rounding.")
+    ] = None,
+    ulp: Annotated[
+        bool, typer.Option("--ulp", help="Move inputs by one unit in the last place in the copies: scripts call nudge().")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Compare the first common steps alone.")] = None,
+    golden_file: Annotated[
+        Path | None, typer.Option("--golden", metavar="FILE", help="Store A's losses there, or compare with those stored.")
+    ] = None,
+    out: options.OutOrNone = None,
+) -> Outcome:
+    """Compare the losses of two trainings step by step: same, rounding, or another training; exit code 1 where they part."""
+    FolderKind[None](noun="comparison of losses", file=same_report.RESULTS_FILE).check(out)
+    written = _written(losses or [], needs_two=b is not None)
+    request = Request(Columns(loss, step), copies or 0, ulp, steps)
+    sides = [subjects.subject("B" if golden_file is not None else "A", a, written[0])]
+    if b is not None:
+        sides.append(subjects.subject("B", b, written[1]))
+    if copies and not any(side.words for side in sides):
+        raise SpecError("--copies runs a command again. Received: files alone. Name the command, or leave --copies out.")
+    if losses and not any(side.words for side in sides):
+        raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
+    words, tell = sys.argv[1:], invocation.progress.tell
+    if golden_file is None:
+        comparison = compare((sides[0], sides[1]), request, tell)
+        return Outcome(same_report.report(comparison, (sides[0], sides[1]), words), out)
+    if golden_file.exists():
+        stored = golden.read(golden_file)
+        comparison = compare_with_golden(stored, sides[0], request, tell)
+        stored_side = Subject("A", f"{golden_file}: {stored.command}")
+        return Outcome(same_report.report(comparison, (stored_side, sides[0]), words), out)
+    return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
+
+
+def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambda text: None) -> CurveComparison:
+    """Read or run both sides, make their copies, and judge them."""
+    a, b = (_read(side, request, tell) for side in sides)
+    aligned = judging.align(a.curve, b.curve, request.most_steps)
+
+    def judge(both: Sequence[SideRuns]) -> CurveComparison:
+        measured = [_measure(side, places, request) for side, places in zip(both, aligned.places, strict=True)]
+        return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
+
+    return _judge_with_copies(judge, [a, b], request, tell)
+
+
+def compare_with_golden(
+    stored: GoldenCurve, side: Subject, request: Request, tell: Tell = lambda text: None
+) -> CurveComparison:
+    """Read or run one side, and judge it against a stored curve. The limit is that of the stored copies, and of new ones."""
+    new = _read(side, request, tell)
+    aligned = judging.align(stored.curve, new.curve, request.most_steps)
+    of_golden = stored.rounding_at(aligned.places[0])
+
+    def judge(sides: Sequence[SideRuns]) -> CurveComparison:
+        copies = of_golden, _measure(sides[0], aligned.places[1], request)
+        return judging.judge(stored.curve, new.curve, aligned, copies, most_steps=request.most_steps)
+
+    return _judge_with_copies(judge, [new], request, tell)
+
+
+def _judge_with_copies(
+    judge: Callable[[Sequence[SideRuns]], CurveComparison], sides: Sequence[SideRuns], request: Request, tell: Tell
+) -> CurveComparison:
+    """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
+    comparison = judge(sides)
+    if not request.copies or comparison.verdict == "same":
+        return comparison
+    copied = _copy(sides, request.copies, request, tell)
+    comparison = judge(copied)
+    if 1 < comparison.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
+        tell(f"{MOST_COPIES} copies, before it is called another training")
+        comparison = judge(_copy(copied, MOST_COPIES, request, tell))
+    return comparison
+
+
+def _store(path: Path, side: Subject, request: Request, tell: Tell, words: Sequence[str]) -> Report:
+    new = _read(side, request, tell)
+    if not np.isfinite(new.curve.losses).all():
+        place = int(np.argmin(np.isfinite(new.curve.losses)))
+        raise SpecError(
+            f"--golden stores finite losses. Received: {new.curve.losses[place]} at step {new.curve.steps[place]}. Mend the "
+            "training first."
+        )
+    if request.copies:
+        (new,) = _copy([new], request.copies, request, tell)
+    golden.write(path, side.text, new.curve, _measure(new, np.arange(len(new.curve.steps)), request))
+    return same_report.stored_report(path, side, new.curve, words)
+
+
+def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, Path | None]:
+    if len(losses) > 1 + needs_two:
+        raise SpecError(f"--losses is given once for each side. Received: {len(losses)} times. Give it once or twice.")
+    return (losses[0], losses[-1]) if losses else (None, None)
+
+
+def _read(side: Subject, request: Request, tell: Tell) -> SideRuns:
+    if side.words:
+        tell(f"{side.name} runs")
+    return SideRuns(side, side.read(request.columns).curve, [])
+
+
+def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) -> list[SideRuns]:
+    """Run commands again until each has so many copies. With `--ulp`, at least one of them has to move values."""
+    copied = list(sides)
+    for seed in range(1, number + 1):
+        for place, side in enumerate(copied):
+            if not side.subject.words or len(side.copies) >= seed or not side.moved:
+                continue
+            tell(f"{side.subject.name}: copy {seed} of {number}")
+            run = side.subject.read(request.columns, seed if request.ulp else None)
+            moved = not request.ulp or bool(run.moved)
+            if request.ulp and run.moved == 0:
+                raise CommandError(
+                    f"{side.subject.letter} calls nudge(), but no value was moved. Received: {side.subject.text}. Call it on "
+                    "floating-point values, behind the conversion of integers."
+                )
+            copied[place] = side._replace(copies=[*side.copies, run.curve], moved=moved)
+    if request.ulp and not any(side.is_copied for side in copied):
+        texts = " and ".join(side.subject.text for side in copied)
+        raise CommandError(
+            f"--ulp moves inputs, but no command calls nudge(). Received: {texts}. Add `from convtwins.ulp import nudge` and "
+            "call it on the data or the initial weights."
+        )
+    return copied
+
+
+def _measure(side: SideRuns, places: npt.NDArray[np.int64], request: Request) -> Copies | None:
+    if not side.is_copied:
+        return None
+    return judging.measure_copies(side.curve, side.copies, places, side.subject.letter, is_moved=request.ulp)

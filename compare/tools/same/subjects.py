@@ -1,0 +1,179 @@
+"""A side of the comparison: a file of losses, or a command that writes them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from common.errors import UserError
+from common.machine.private_folder import PrivateFolder
+from common.spec import SpecError
+from compare.cli import exits, wording
+from compare.running.launch import describe_exit, run_command
+from compare.tools.same import curves
+from compare.tools.same.curves import Curve, LossesError
+
+LOSSES_WORD = "{losses}"
+"""Stands in a command for the file or folder that it writes its losses to."""
+SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
+"""Environment variables that `nudge` of `convtwins/ulp.py` reads."""
+_SHELL_WORDS = {"&&", "||", "|", ";", ">", ">>", "<", "&", "2>&1"}
+_FILE_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".log"}
+_LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "horovodrun"}
+"""Programs whose option `-n` or `-np` is a number of processes."""
+_PROCESSES = re.compile(r"(?:--nproc[-_]per[-_]node|--num[-_]processes|--world[-_]size|--ntasks|-np?)[ =](\d+)(?=\s|$)")
+_LONG_PROCESSES = re.compile(r"(?:--nproc[-_]per[-_]node|--num[-_]processes|--world[-_]size)[ =](\d+)(?=\s|$)")
+_DEVICES = re.compile(r"--(?:gpus|devices)[ =](\d+(?:,\d+)*)(?=\s|$)")
+_SHORT = 60
+
+
+class CommandError(UserError, RuntimeError):
+    """A command of a user failed, or wrote nothing."""
+
+    exit_code = exits.RUN_FAILED
+
+
+class Run(NamedTuple):
+    """Losses of one run, and how many values `nudge` moved in it."""
+
+    curve: Curve
+    moved: int | None
+    """None: the command did not call `nudge`."""
+
+
+class Columns(NamedTuple):
+    """Names of the columns or tags. None: the usual ones."""
+
+    loss: str | None = None
+    step: str | None = None
+
+
+class Subject(NamedTuple):
+    """One of the two sides."""
+
+    letter: str
+    """A or B."""
+    text: str
+    """As the user gave it."""
+    words: tuple[str, ...] = ()
+    """Words of a command. Empty: a file."""
+    written: Path | None = None
+    """Where the command writes its losses, in every run. None: to `{losses}`, or to stdout."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.letter} ({wording.shortened(wording.one_line(self.text), _SHORT)})"
+
+    @property
+    def processes(self) -> int | None:
+        """Number of processes that the command starts, as far as its words say."""
+        launchers = [place for place, word in enumerate(self.words) if Path(word).name in _LAUNCHERS]
+        launched = " ".join(self.words[launchers[0] + 1 :]) if launchers else ""
+        text = " ".join(self.words)
+        if number := _PROCESSES.search(launched) or _LONG_PROCESSES.search(text):
+            return int(number[1])
+        devices = _DEVICES.search(text)
+        if devices is None:
+            return None
+        return devices[1].count(",") + 1 if "," in devices[1] else int(devices[1])
+
+    def read(self, columns: Columns, seed: int | None = None) -> Run:
+        """Read the file, or run the command and read what it wrote.
+
+        Args:
+            seed: seed of a copy whose inputs are moved. None: inputs stay.
+        """
+        if not self.words:
+            return Run(curves.read(Path(self.text), *columns), None)
+        with PrivateFolder() as temporary:
+            folder = temporary.path.resolve()
+            target, count_file = folder / "losses", folder / "count"
+            variables = {name: value for name, value in os.environ.items() if name not in (SEED_VARIABLE, COUNT_VARIABLE)}
+            if seed is not None:
+                variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
+            before = _states(self.written)
+            words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
+            output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
+            if code:
+                lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
+                last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""
+                raise CommandError(
+                    f"{self.letter} failed ({describe_exit(code)}){last}. Received: {self.text}. Run it by hand."
+                )
+            moved = _moved(count_file)
+            if self.written is not None:
+                changed = [path for path, state in _states(self.written).items() if before.get(path) != state]
+                if not changed:
+                    raise CommandError(
+                        f"{self.letter} wrote no losses to {self.written}. Received: {self.text}. Name its file with --losses."
+                    )
+                return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
+            if any(LOSSES_WORD in word for word in self.words):
+                return Run(self._renamed(curves.read(self._written_losses(folder, target), *columns), folder), moved)
+            try:
+                return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
+            except LossesError as error:
+                raise CommandError(str(error)) from None
+
+    def _written_losses(self, folder: Path, target: Path) -> Path:
+        """Return the file or folder that was written in the place of `{losses}`, with whatever suffix."""
+        written = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
+        if len(written) != 1:
+            names = wording.listed(path.name.replace(target.name, LOSSES_WORD, 1) for path in written)
+            raise CommandError(
+                f"{self.letter} must write its losses to {LOSSES_WORD}. Received: {names}. Let it write one file there."
+            )
+        return written[0]
+
+    def _renamed(self, curve: Curve, folder: Path) -> Curve:
+        return curve._replace(source=curve.source.replace(f"{folder}/losses", LOSSES_WORD))
+
+
+def subject(letter: str, text: str, written: Path | None = None) -> Subject:
+    """Return a side from a word of the command line: a file or folder that is there, or else a command."""
+    path = Path(text)
+    is_data = path.suffix in _FILE_SUFFIXES or "tfevents" in path.name  # whatever its mode: some file systems set every x bit
+    if text and _exists(path) and (is_data or not (path.is_file() and os.access(path, os.X_OK))):
+        return Subject(letter, text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(f"{letter} cannot be read as a command ({error}). Received: {text}. Close the quotes.") from None
+    if not words:
+        raise SpecError(f"{letter} is a command or a file of losses. Received: nothing. Use e.g. 'python train.py'.")
+    if shutil.which(words[0]) is None:
+        if len(words) == 1 and is_data:
+            raise SpecError(f"{letter} names a file that is not there. Received: {text}. Name a file of losses.")
+        advice = f"Name a program that is there{', or use sh -c' if '=' in words[0] else ''}."
+        raise SpecError(f"{letter} is neither a file nor a command that can be started. Received: {text}. {advice}")
+    if shell := [word for word in words if word in _SHELL_WORDS]:
+        raise SpecError(f"{letter} has {shell[0]}, but no shell reads it. Received: {text}. Use sh -c '...'.")
+    return Subject(letter, text, tuple(words), written)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a long command is too long for a name
+        return False
+
+
+def _states(path: Path | None) -> Mapping[Path, tuple[int, int, int]]:
+    """Return what tells whether a file, or each file of a folder, was written again."""
+    if path is None or not path.exists():
+        return {}
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return {file: (status.st_ino, status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()]}
+
+
+def _moved(count_file: Path) -> int | None:
+    try:
+        return sum(int(line) for line in count_file.read_text(encoding="utf-8").split() if line.isdecimal())
+    except OSError:
+        return None
