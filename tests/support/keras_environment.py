@@ -22,7 +22,8 @@ VARIABLE = "CONVTWINS_KERAS_JAX_PYTHON"
 def interpreter(backend: str) -> Path | None:
     """Return an interpreter that has Keras and a backend. None: there is none."""
     named = (sys.executable,) if backend != "jax" else (os.environ.get(VARIABLE), JAX_PYTHON)
-    needed = f"import importlib.metadata as found; found.version('keras'), found.version('{backend}')"
+    # TensorFlow is installed under several names, so its module is looked for, and not imported.
+    needed = f"from importlib.util import find_spec; raise SystemExit(not (find_spec('keras') and find_spec('{backend}')))"
     for python in filter(None, named):
         path = processes.PROJECT / python
         if path.exists() and processes.run([path, "-c", needed]).exit_code == 0:

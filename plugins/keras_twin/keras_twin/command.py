@@ -33,7 +33,8 @@ def load_twin() -> entry.Twin:
     finally:
         for name in hidden:
             del modules[name]
-    from keras_twin import device, formats, inference, layers, models, trainer
+    from keras_twin import device, formats, inference, layers, models, private_api, trainer
     from keras_twin.backends import backend
 
+    private_api.keep_float64()
     return entry.Twin.create(device, formats, inference, layers, models, trainer, backend.preprocess)

@@ -71,7 +71,7 @@ class Replicas:
     """The replicas of a training step: a mesh of devices, over which XLA divides each batch."""
 
     weighs_examples = False
-    """Whether each replica has its own loss. Then the examples' weights are their share of the global batch."""
+    """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
 
     def __init__(self, number: int) -> None:
         self.devices = tuple(keras.distribution.list_devices()[:number]) if number > 1 else ()

@@ -65,7 +65,7 @@ class Replicas:
 
     devices: tuple[str, ...] = ()
     weighs_examples = False
-    """Whether each replica has its own loss. Then the examples' weights are their share of the global batch."""
+    """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
 
     def __init__(self, number: int) -> None:
         """Keras has no data parallelism on torch, so there is one replica."""
@@ -95,7 +95,7 @@ class TrainFunction:
 
     def __call__(self, data: Any) -> dict[str, Any]:
         """Train on a batch (x, y, sample_weight). Returns what `compute_metrics` returned."""
-        return {name: value.detach() for name, value in self._model.train_function(iter([data])).items()}
+        return {name: value.detach() for name, value in self._model.train_function([data]).items()}
 
     def sync(self) -> None:
         """Give the model's variables the values of the last step. Torch's variables have them."""
