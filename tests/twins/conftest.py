@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if framework is None:
             raise pytest.UsageError(NO_FRAMEWORK)
-        if framework == "tensorflow" and item.get_closest_marker("shared"):
+        if framework != "pytorch" and framework != "jax" and item.get_closest_marker("shared"):
             item.add_marker(pytest.mark.slow)
         if framework in CONTRACT_ALONE and item.path.name != "test_contract.py":
             item.add_marker(pytest.mark.skip(f"{framework} has only test_contract.py"))

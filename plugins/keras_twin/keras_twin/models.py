@@ -17,12 +17,10 @@ from common.models.input_scaling import InputScaling
 from common.models.sharding import shard
 
 SumOverReplicas = Callable[[Any], Any]
-"""Function that sums a tensor over the replicas of a step, and whose gradient is the sum of the gradients."""
+"""Function that sums a tensor over the replicas of a step."""
 
 
-def build(
-    architecture: Architecture, precision: str, scaling: InputScaling, group: SumOverReplicas | None = None, shards: int = 1
-) -> TrainedModel:
+def build(architecture: Architecture, precision: str, scaling: InputScaling, shards: int = 1) -> TrainedModel:
     """Build a model.
 
     The model takes images uint8 [N, H, W, 3], and a dropout mask bool [N, units] for each dropout. It returns logits.
@@ -30,7 +28,6 @@ def build(
     Args:
         precision: `float32` or `float64`; the dtype of weights and logits.
         scaling: how pixels become the network's input.
-        group: sums over the replicas that share BatchNorm statistics; None: each normalises the examples that it has.
         shards: number of replicas whose shards one program trains on, and BatchNorm normalises alone.
     """
     # Optimizers, losses and metrics take their precision from here.
@@ -41,7 +38,7 @@ def build(
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
     scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
-    logits = _Builder(group, shards, iter(masks)).through(architecture.layers, scaled)
+    logits = _Builder(shards, iter(masks)).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 
 
@@ -128,8 +125,8 @@ class _Last(keras.metrics.Metric):
 class _Builder:
     """Calls Keras layers one after another. Every default that differs from the architecture is written out."""
 
-    def __init__(self, group: SumOverReplicas | None, shards: int, masks: Iterator[Any]) -> None:
-        self._group, self._shards, self._masks = group, shards, masks
+    def __init__(self, shards: int, masks: Iterator[Any]) -> None:
+        self._shards, self._masks = shards, masks
 
     def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
         for layer in layers:
@@ -154,7 +151,7 @@ class _Builder:
                     return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
                 return keras.layers.Conv2D(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
-                return _BatchNorm(layer, self._group, self._shards, **options)(x)
+                return _BatchNorm(layer, self._shards, **options)(x)
             case architectures.ReLU():
                 return keras.layers.ReLU(**options)(x)
             case architectures.MaxPool():
@@ -188,12 +185,10 @@ class _BatchNorm(keras.layers.Layer):
     Keras's own layer takes the biased one, and computes E[x^2] - E[x]^2.
     """
 
-    def __init__(
-        self, layer: architectures.BatchNorm, group: SumOverReplicas | None = None, shards: int = 1, **options: Any
-    ) -> None:
+    def __init__(self, layer: architectures.BatchNorm, shards: int = 1, **options: Any) -> None:
         super().__init__(**options)
         self._epsilon, self._momentum = layer.epsilon, layer.momentum
-        self._group, self._shards = group, shards
+        self._shards = shards
         shape = (layer.channels,)
         self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta")
@@ -209,7 +204,7 @@ class _BatchNorm(keras.layers.Layer):
         self.variance = keras.Variable("ones", name="variance", **statistics)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Shape of `call`'s output. Without it Keras would trace the sums over replicas, where there are none yet."""
+        """Shape of `call`'s output."""
         return input_shape
 
     def call(self, inputs: Any, training: bool = False) -> Any:
@@ -217,8 +212,6 @@ class _BatchNorm(keras.layers.Layer):
         if not training:
             return self._normalised(inputs - self.mean, self.variance)
         number = self._shards
-        if self._group is not None:
-            return self._over_replicas(inputs, self._group)
         if number == 1:
             return self._over_shard(inputs)
         # One program trains on all shards: each is normalised alone, and the first one's statistics are kept.
@@ -239,15 +232,6 @@ class _BatchNorm(keras.layers.Layer):
         if update:
             first = [values[0, 0, 0, 0] if several else values for values in (mean, variance)]
             self._update(*first, _positions(x))
-        return self._normalised(centred, variance)
-
-    def _over_replicas(self, x: Any, group: SumOverReplicas) -> Any:
-        """Normalise a replica's [N, H, W, C] with the statistics of all replicas' examples."""
-        axes, count = (0, 1, 2), group(_positions(x))
-        mean = group(ops.sum(x, axes)) / count
-        centred = x - mean
-        variance = group(ops.sum(ops.square(centred), axes)) / count
-        self._update(mean, variance, count)
         return self._normalised(centred, variance)
 
     def _update(self, mean: Any, variance: Any, count: Any) -> None:
