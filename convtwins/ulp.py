@@ -43,7 +43,7 @@ def nudge(values: Any, like: str | None = None) -> Any:
     if (seed := os.environ.get(SEED_VARIABLE)) is None:
         return values
     moves = _Moves(like, np.random.default_rng([int(seed), next(_calls)]))
-    moved = moves.of(values)
+    moved = moves.move(values)
     if (file := os.environ.get(COUNT_VARIABLE)) is not None:
         with Path(file).open("a", encoding="utf-8") as lines:
             lines.write(f"{moves.count}\n")
@@ -60,17 +60,17 @@ class _Moves:
         self.of_memory: dict[Any, tuple[Any, Any]] = {}
         """(values, moved values) by their place in memory. The values are held, so that no other takes the place."""
 
-    def of(self, values: Any) -> Any:
+    def move(self, values: Any) -> Any:
         """Return moved values in the same form."""
         if isinstance(values, dict):
             moved = copy.copy(values)  # keeps a default factory, and the versions in a state_dict
             for name, value in values.items():
-                moved[name] = self.of(value)
+                moved[name] = self.move(value)
             return moved
         if isinstance(values, tuple) and hasattr(values, "_fields"):
-            return type(values)(*(self.of(value) for value in values))
+            return type(values)(*(self.move(value) for value in values))
         if isinstance(values, (list, tuple)):
-            return type(values)(self.of(value) for value in values)
+            return type(values)(self.move(value) for value in values)
         modules: dict[str, Any] = dict(sys.modules)  # a framework that the script has not imported made no value of it
         torch, jax, tensorflow = (modules.get(name) for name in ("torch", "jax", "tensorflow"))
         if torch is not None and isinstance(values, torch.Tensor):
@@ -90,7 +90,7 @@ class _Moves:
             return values
         if jax is not None and not jax.tree_util.all_leaves([values]):
             leaves, structure = jax.tree_util.tree_flatten(values)
-            return jax.tree_util.tree_unflatten(structure, [self.of(leaf) for leaf in leaves])
+            return jax.tree_util.tree_unflatten(structure, [self.move(leaf) for leaf in leaves])
         raise TypeError(f"nudge takes arrays, tensors, and dicts, lists and tuples of them. Received: {type(values).__name__}.")
 
     def _once(self, place: Any, values: Any, move: Callable[[], Any]) -> Any:

@@ -37,20 +37,19 @@ class DecisionRecorder:
     def __enter__(self) -> None:
         for name, (point, layer) in self._layers.items():
             self._calls[name] = {}
-            layer.call = self._watched(name, layer.call, is_pool=isinstance(point, architectures.MaxPool))
+            layer.watcher = self._watcher(name, is_pool=isinstance(point, architectures.MaxPool))
 
     def __exit__(self, *exception: object) -> None:
         for _, layer in self._layers.values():
-            del layer.call
+            layer.watcher = None
 
-    def _watched(self, name: str, call: Callable[[tf.Tensor], tf.Tensor], *, is_pool: bool) -> Callable[[tf.Tensor], tf.Tensor]:
-        def watched_call(x: tf.Tensor) -> tf.Tensor:
-            y, replica = call(x), tf.distribute.get_replica_context().replica_id_in_sync_group
+    def _watcher(self, name: str, *, is_pool: bool) -> Callable[[tf.Tensor, tf.Tensor], None]:
+        def watch(x: tf.Tensor, y: tf.Tensor) -> None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             values = tf.cast(x, tf.float32) if is_pool else y > 0
             self._calls[name].setdefault(int(tf.get_static_value(tf.convert_to_tensor(replica))), []).append(values)
-            return y
 
-        return watched_call
+        return watch
 
     def observed(self, micro_batches: int) -> dict[str, tf.Tensor]:
         """Return the observed values, by layer, for the examples of all replicas in order."""

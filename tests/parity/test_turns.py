@@ -55,8 +55,8 @@ def test_turns_change_no_loss_and_no_weight_and_all_train_the_same_slices(tmp_pa
             ]
     cut = [[(slice_.first_step, slice_.steps) for epoch in result.epochs for slice_ in epoch.slices] for result in together]
     assert len(cut[0]) > 6 and all(each == cut[0] for each in cut)
-    firsts = slices.first_ones({row.id: result for row, result in zip(planned, together, strict=True)})
-    times = Counter(firsts)
-    assert firsts[0] == planned[0].id and max(times.values()) - min(times[row.id] for row in planned) <= 1
+    first_rows = slices.first_rows({row.id: result for row, result in zip(planned, together, strict=True)})
+    times = Counter(first_rows)
+    assert first_rows[0] == planned[0].id and max(times.values()) - min(times[row.id] for row in planned) <= 1
     pairs = [*slices.paired(together[0], together[-1])]  # a busy machine may disturb any of them
     assert pairs and pairs == [(one, other) for other, one in slices.paired(together[-1], together[0])]

@@ -178,7 +178,7 @@ def _duplicate_notes(examples: LabeledExamples, first_equal: Ids, ids: Mapping[s
     shared = groups_found[num_splits > 1]
     if len(shared) and not allow:
         pairs = [
-            " = ".join(repr(examples.names[row]) for row in np.flatnonzero(first_equal == group_id))
+            " = ".join(repr(examples.names[int(row)]) for row in np.flatnonzero(first_equal == group_id))
             for group_id in shared[:MAX_NAMED]
         ]
         images = "images that are" if len(shared) > 1 else "image that is"

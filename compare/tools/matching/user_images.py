@@ -24,7 +24,7 @@ def stored(request: OpenRequest, data: str, folder: Path) -> OpenRequest:
     if height != width or channels not in (1, 3):
         raise SpecError(f"--data gives square images of 1 or 3 channels. {received} Use e.g. 64x64x3, or leave --data out.")
     most = request.batch * request.steps
-    dataset = lookup.load(Data(source=data, image_size=height, limit=most), seed=SEED)
+    dataset = lookup.load(Data.model_validate({"source": data, "image_size": height, "limit": most}), seed=SEED)
     if len(dataset.class_names) > request.classes:
         raise SpecError(
             f"--data has more classes than the models have outputs. Received: {len(dataset.class_names)} classes in "

@@ -44,8 +44,8 @@ class LossesError(UserError, ValueError):
     """Losses cannot be read. The message names the file, and the line or column."""
 
 
-class Digits(NamedTuple):
-    """Digits that losses are written with."""
+class WrittenDigits(NamedTuple):
+    """WrittenDigits that losses are written with."""
 
     number: int
     is_significant: bool
@@ -71,8 +71,8 @@ class Curve(NamedTuple):
     """Whether steps are numbers of lines, since no column has them."""
 
     @property
-    def digits(self) -> Digits | None:
-        """Digits that are written. None: the values are written in full.
+    def digits(self) -> WrittenDigits | None:
+        """WrittenDigits that are written. None: the values are written in full.
 
         Values of several magnitudes tell decimals from significant digits: if the larger ones have fewer decimals.
         """
@@ -88,7 +88,9 @@ class Curve(NamedTuple):
         has_all = any(
             value.adjusted() == largest and places == max(decimals) for value, places in zip(values, decimals, strict=True)
         )
-        return Digits(max(decimals), is_significant=False) if has_all else Digits(significant, is_significant=True)
+        return (
+            WrittenDigits(max(decimals), is_significant=False) if has_all else WrittenDigits(significant, is_significant=True)
+        )
 
     @property
     def resolution(self) -> npt.NDArray[np.float64]:

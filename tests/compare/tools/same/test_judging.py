@@ -63,7 +63,8 @@ def test_a_side_that_is_no_number_is_another_training_whatever_its_copies_do() -
 def test_repeats_are_judged_by_the_larger_limit(by: float, verdict: str) -> None:
     a, b = curve(A), curve(changed(0, by))
     assert judged(a, b).verdict == "another training"
-    assert judged(a, b, 1e-4, is_moved=False).verdict == verdict
+    comparison = judged(a, b, 1e-4, is_moved=False)
+    assert comparison.verdict == verdict and bool(causes.explain(comparison)) == (verdict == "another training")
 
 
 def test_repeats_that_are_far_apart_tell_nothing() -> None:
@@ -127,7 +128,7 @@ def test_sparse_steps_whose_difference_nothing_judges_have_causes() -> None:
     assert "between-lines" in [cause.key for cause in causes.explain(comparison)]
 
 
-# Digits.
+# WrittenDigits.
 
 
 @pytest.mark.parametrize(
