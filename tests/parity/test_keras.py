@@ -162,7 +162,8 @@ print(json.dumps([loaded, answers]))
     loaded, answers = json.loads(printed(backend, code))
     assert loaded == [backend] and answers["serial"] is None
     assert "whole batches" in answers["accumulation"] and "no mode pipeline" in answers["pipeline"]
-    if backend == "torch":
-        assert "no distribution" in answers["data_parallel"]
+    lacking = {"torch": "no distribution", "jax": "not proved"}
+    if backend in lacking:
+        assert lacking[backend] in answers["data_parallel"]
     else:
         assert answers["data_parallel"] is None

@@ -14,13 +14,12 @@ from keras import ops
 from common.models import architectures
 from common.models.architectures import Architecture, Layer
 from common.models.input_scaling import InputScaling
-from common.models.sharding import shard
 
 SumOverReplicas = Callable[[Any], Any]
 """Function that sums a tensor over the replicas of a step."""
 
 
-def build(architecture: Architecture, precision: str, scaling: InputScaling, shards: int = 1) -> TrainedModel:
+def build(architecture: Architecture, precision: str, scaling: InputScaling) -> TrainedModel:
     """Build a model.
 
     The model takes images uint8 [N, H, W, 3], and a dropout mask bool [N, units] for each dropout. It returns logits.
@@ -28,7 +27,6 @@ def build(architecture: Architecture, precision: str, scaling: InputScaling, sha
     Args:
         precision: `float32` or `float64`; the dtype of weights and logits.
         scaling: how pixels become the network's input.
-        shards: number of replicas whose shards one program trains on, and BatchNorm normalises alone.
     """
     # Optimizers, losses and metrics take their precision from here.
     keras.config.set_floatx(precision)
@@ -38,7 +36,7 @@ def build(architecture: Architecture, precision: str, scaling: InputScaling, sha
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
     scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
-    logits = _Builder(shards, iter(masks)).through(architecture.layers, scaled)
+    logits = _Builder(iter(masks)).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 
 
@@ -125,8 +123,8 @@ class _Last(keras.metrics.Metric):
 class _Builder:
     """Calls Keras layers one after another. Every default that differs from the architecture is written out."""
 
-    def __init__(self, shards: int, masks: Iterator[Any]) -> None:
-        self._shards, self._masks = shards, masks
+    def __init__(self, masks: Iterator[Any]) -> None:
+        self._masks = masks
 
     def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
         for layer in layers:
@@ -151,7 +149,7 @@ class _Builder:
                     return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
                 return keras.layers.Conv2D(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
-                return _BatchNorm(layer, self._shards, **options)(x)
+                return _BatchNorm(layer, **options)(x)
             case architectures.ReLU():
                 return keras.layers.ReLU(**options)(x)
             case architectures.MaxPool():
@@ -185,10 +183,9 @@ class _BatchNorm(keras.layers.Layer):
     Keras's own layer takes the biased one, and computes E[x^2] - E[x]^2.
     """
 
-    def __init__(self, layer: architectures.BatchNorm, shards: int = 1, **options: Any) -> None:
+    def __init__(self, layer: architectures.BatchNorm, **options: Any) -> None:
         super().__init__(**options)
         self._epsilon, self._momentum = layer.epsilon, layer.momentum
-        self._shards = shards
         shape = (layer.channels,)
         self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta")
@@ -211,27 +208,11 @@ class _BatchNorm(keras.layers.Layer):
         """Normalise [N, H, W, C]."""
         if not training:
             return self._normalised(inputs - self.mean, self.variance)
-        number = self._shards
-        if number == 1:
-            return self._over_shard(inputs)
-        # One program trains on all shards: each is normalised alone, and the first one's statistics are kept.
-        size, *shape = inputs.shape
-        if size % number == 0:
-            shards = ops.reshape(inputs, (number, size // number, *shape))
-            return ops.reshape(self._over_shard(shards), (size, *shape))
-        bounds = [shard(size, number, rank) for rank in range(number)]
-        parts = [self._over_shard(inputs[low:high], update=rank == 0) for rank, (low, high) in enumerate(bounds)]
-        return ops.concatenate(parts, 0)
-
-    def _over_shard(self, x: Any, *, update: bool = True) -> Any:
-        """Normalise [N, H, W, C], or each of several shards [shards, N, H, W, C] alone."""
-        axes, several = (-4, -3, -2), len(x.shape) == 5
-        mean = ops.mean(x, axes, keepdims=several)
-        centred = x - mean
-        variance = ops.mean(ops.square(centred), axes, keepdims=several)
-        if update:
-            first = [values[0, 0, 0, 0] if several else values for values in (mean, variance)]
-            self._update(*first, _positions(x))
+        axes = (0, 1, 2)
+        mean = ops.mean(inputs, axes)
+        centred = inputs - mean
+        variance = ops.mean(ops.square(centred), axes)
+        self._update(mean, variance, _positions(inputs))
         return self._normalised(centred, variance)
 
     def _update(self, mean: Any, variance: Any, count: Any) -> None:
@@ -243,8 +224,8 @@ class _BatchNorm(keras.layers.Layer):
 
 
 def _positions(x: Any) -> Any:
-    """Count the values of each channel in [..., N, H, W, C]."""
-    *_, examples, height, width, _ = ops.shape(x)
+    """Count the values of each channel in [N, H, W, C]."""
+    examples, height, width, _ = ops.shape(x)
     return ops.cast(examples * height * width, x.dtype)
 
 

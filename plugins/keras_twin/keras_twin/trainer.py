@@ -33,10 +33,7 @@ class Trainer(trainer.BaseTrainer):
         self._replicas = backend.Replicas(spec.replicas)
         self.devices = list(self._replicas.devices) or self.devices
         with self._replicas.scope():
-            # Where one program trains on the global batch, it has the shards of all replicas.
-            together = not self._replicas.weighs_examples
-            shards = spec.replicas if together and not self._synchronises else 1
-            self._model = models.build(architecture, spec.precision, plan.scaling, shards)
+            self._model = models.build(architecture, spec.precision, plan.scaling)
             self._model.sum_over_replicas = self._replicas.sum
             self._keras_optimizer = optim.build(spec.optimizer, self._model.trainable_variables)
             # Replicas with a loss each add up their shares of the global mean, also with uneven shards.

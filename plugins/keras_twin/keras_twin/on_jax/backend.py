@@ -35,15 +35,16 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 
 def compile_options(graph: str) -> dict[str, Any]:
     """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
-    return {"run_eagerly": graph == "eager", "jit_compile": graph == "jit"}
+    return {"jit_compile": True}
 
 
 def modes(num_gpus: int) -> dict[str, Any]:
     """Describe the modes."""
-    mesh = f"keras.distribution.DataParallel over {'GPUs' if num_gpus else 'CPU devices'}"
+    reason = "keras.distribution is not proved here to train as the other twins do, so this twin has no replicas"
+    data_parallel = mode_description("one replica", num_gpus, compression=False, accumulation=False)
     return {
         "serial": mode_description("keras.Model.train_step", None, accumulation=False),
-        "data_parallel": mode_description(mesh, num_gpus, compression=False, accumulation=False, one_process=True),
+        "data_parallel": data_parallel | {"available": False, "reason": reason},
     }
 
 
@@ -68,43 +69,29 @@ def compilations() -> int:
 
 
 class Replicas:
-    """The replicas of a training step: a mesh of devices, over which XLA divides each batch."""
+    """The replicas of a training step: one."""
 
+    devices: tuple[str, ...] = ()
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
 
     def __init__(self, number: int) -> None:
-        self.devices = tuple(keras.distribution.list_devices()[:number]) if number > 1 else ()
-        if self.devices and len(self.devices) < number:
-            raise RuntimeError(f"{number} replicas need as many devices. JAX found {len(self.devices)}.")
-        self._distribution = keras.distribution.DataParallel(devices=list(self.devices)) if self.devices else None
-        # One process may build a serial trainer after another one.
-        keras.distribution.set_distribution(self._distribution)
+        """One replica: mode `data_parallel` is not available."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which a model is built."""
-        return self._distribution.scope() if self._distribution else nullcontext()
+        return nullcontext()
 
     def place(self, arrays: Any) -> Any:
         """Put a batch, a structure of arrays [N, ...], where the replicas train."""
-        return jax.tree.map(self._placed, arrays)
-
-    def _placed(self, array: Any) -> Any:
-        distribution = self._distribution
-        if distribution is None:
-            return jax.device_put(array)
-        layout = distribution.get_data_layout(array.shape)
-        if len(array) % len(self.devices):
-            # XLA divides equal parts only. Every device computes an uneven batch as a whole.
-            layout = keras.distribution.TensorLayout([None] * array.ndim, distribution.device_mesh)
-        return keras.distribution.distribute_tensor(array, layout)
+        return arrays
 
     def sum(self, tensor: Any) -> Any:
-        """Sum a tensor over replicas, within a step. The program computes with whole batches, so it is the sum."""
+        """Sum a tensor over replicas, within a step."""
         return tensor
 
     def broadcast(self, variables: list[Any]) -> None:
-        """Copy the first replica's values of variables to every replica. All have the same."""
+        """Copy the first replica's values of variables to every replica."""
 
 
 class TrainFunction:

@@ -34,10 +34,8 @@ def prepare(spec: Spec) -> str:
 
 def _graph() -> dict[str, Any]:
     return {
-        "values": ["jit", "eager"],
+        "values": ["jit"],
         "default": "jit",
-        "sets": {"graph": {"jit": "compiled", "eager": "eager"}, "layout": {"jit": "NHWC", "eager": "NHWC"}},
-        "only": {"eager": {"mode": ["serial"]}},
-        "help": "Keras's `train_step`: one program that XLA compiles for each batch size, as Keras chooses, or operation by "
-        "operation (`run_eagerly=True`)",
+        "sets": {"graph": {"jit": "compiled"}, "layout": {"jit": "NHWC"}},
+        "help": "Keras's `train_step`: one program that XLA compiles for each batch size, as Keras chooses",
     }

@@ -33,14 +33,9 @@ def prepare(spec: Spec) -> str:
 
 def _graph() -> dict[str, Any]:
     return {
-        "values": ["function", "eager", "xla"],
+        "values": ["function", "eager"],
         "default": "function",
-        "plain": "xla",
-        "sets": {
-            "graph": {"function": "graph", "eager": "eager", "xla": "compiled"},
-            "layout": dict.fromkeys(("function", "eager", "xla"), "NHWC"),
-        },
-        "only": {"eager": {"mode": ["serial"]}, "xla": {"mode": ["serial"]}},
-        "help": "Keras's `train_step`: by tf.function (`jit_compile=False`), operation by operation (`run_eagerly=True`), or "
-        "compiled with XLA for each batch size (`jit_compile=True`, as Keras chooses)",
+        "sets": {"graph": {"function": "graph", "eager": "eager"}, "layout": dict.fromkeys(("function", "eager"), "NHWC")},
+        "only": {"eager": {"mode": ["serial"]}},
+        "help": "Keras's `train_step`: by tf.function (`jit_compile=False`), or operation by operation (`run_eagerly=True`)",
     }

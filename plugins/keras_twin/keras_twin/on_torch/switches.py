@@ -18,7 +18,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: kind of this machine's devices, `cuda`, `rocm` or `cpu`.
     """
     inherited = framework.options(kind)
-    return {name: inherited[name] for name in _INHERITED} | {"graph": _graph(inherited["graph"])}
+    return {name: inherited[name] for name in _INHERITED} | {"graph": _graph()}
 
 
 def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
@@ -31,15 +31,10 @@ def prepare(spec: Spec) -> str:
     return framework.prepare(spec)
 
 
-def _graph(graph: dict[str, Any]) -> dict[str, Any]:
-    compiled = graph["elsewhere"].get("compile")
+def _graph() -> dict[str, Any]:
     return {
-        "values": ["eager", *([] if compiled else ["compile"])],
+        "values": ["eager"],
         "default": "eager",
-        "sets": {"graph": {"eager": "eager", "compile": "compiled"}, "layout": dict.fromkeys(("eager", "compile"), "NHWC")},
-        "process": ["compile"],
-        "elsewhere": {"compile": compiled} if compiled else {},
-        "only": {"compile": {"mode": ["serial"]}},
-        "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch, or by torch.compile "
-        "(`jit_compile=True`)",
+        "sets": {"graph": {"eager": "eager"}, "layout": {"eager": "NHWC"}},
+        "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch",
     }
