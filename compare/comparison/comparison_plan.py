@@ -172,7 +172,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts."""
     twins = request.twins
     settings = request.settings.check_repeats().updated(contestants=tuple(twins.definitions))
-    progress.stage("asking the frameworks what they can do here")
+    progress.say("asking the frameworks what they can do here")
     with twins.describe_all() as answer:
         descriptions = {name: answer(name) for name in twins.names}
     rows = matrix.check_rows(request.rows, descriptions, twins.contestants, oversubscribe=settings.oversubscribe)

@@ -23,7 +23,12 @@ OTHERS = {
     ("preprocess", "--workers"): "workers of an engine, which has at least one",
     ("optimize", "--only"): "its rows are switches",
     ("selftest", "--trials"): "simulated comparisons, not trainings of a search",
+    ("match", "--data"): "a choice, where others have data always",
     ("match", "--input"): "the input of a module of the user's",
+    ("same", "--loss"): "a column of a file, where `match` takes a function",
+    ("same", "--steps"): "steps to compare, not to train",
+    ("selftest", "--cores"): "of real pairs alone",
+    ("selftest", "--epochs"): "of real pairs alone, whose epochs are short",
     ("match", "--optimizer"): "two functions of the user's",
     ("match", "--write"): "a module, where `data` writes images",
     **{

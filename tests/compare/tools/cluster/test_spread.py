@@ -71,7 +71,8 @@ def test_a_single_comparison_is_a_matrix_of_one_job(cluster: Cluster, tmp_path: 
 def another_processor(folder: Path) -> None:
     """Say that a comparison was made elsewhere."""
     plan = store.read_plan(folder)
-    store.write_plan(folder, comparisons.with_fields(plan, machine={**plan.machine, "processor": "Another"}))
+    elsewhere = {"processor": "Another", "processor_model": ""}
+    store.write_plan(folder, comparisons.with_fields(plan, machine={**plan.machine, **elsewhere}))
 
 
 def test_no_time_is_compared_with_a_time_of_another_machine(cluster: Cluster, tmp_path: Path) -> None:

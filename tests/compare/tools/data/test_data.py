@@ -310,7 +310,7 @@ def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path)
     assert done.exit_code == 0 and str(out / "report.md") in done.stdout.replace("\n", "")
     pictures = {"sample_sheet.png", "class_balance.png", "class_balance.svg"}
     names = {"report.md", "report.html", "tables", "data.json", "counts.csv", "files.csv", *pictures}
-    assert {path.name for path in out.iterdir()} - {".lock"} == names
+    assert {path.name for path in out.iterdir()} - {".lock", ".gitignore"} == names
     assert json.loads((out / "data.json").read_text()) == convtwins_json("data", tmp_path / "leaves")
     with (out / "counts.csv").open() as file:
         assert next(csv.DictReader(file)) == {

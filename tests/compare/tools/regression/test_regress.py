@@ -330,7 +330,7 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
             {"changed": {"weights_hash": "others"}},
             [
                 *(
-                    f"{name} serial, 2 cores: the initial weights changed, so these runs do not compute what they did before."
+                    f"{name} serial, 2 cores: other initial weights than before, so another training."
                     for name in BOTH
                 ),
                 UNPROVED,
@@ -718,7 +718,7 @@ def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: P
     assert "not above 0" in tick[0].baseline and tick[0].candidate == "measured"
     some = judge(measured("some", [0.0, *[0.001] * 4]), now, only="*tick")
     assert some.exit_code == 5 and verdicts(some, "seconds") == ["too few to tell"]
-    assert any("test_tick" in each and "1 of 5 figures" in each and "not above 0" in each for each in some.cautions)
+    assert any("test_tick" in each and "1 of 5 figures" in each and "zero or less" in each for each in some.cautions)
     slower = judge(now, measured("slower", [0.001] * 5, again=1.5))
     assert {change.name: change.verdict for change in slower.changes} == {
         "test_step": "no change shown",
