@@ -40,6 +40,10 @@ _SAME_MEAN = 1e-4
 """Largest difference of the means of two curves that have the same examples, as a part of the largest difference."""
 _SMALL = 0.3
 """Largest median difference that suggests a lower precision, divided by the median change from step to step."""
+_ONE_SIDED = 0.9
+"""Part of the steps at which one curve is above the other, from which on it is said to stay there."""
+_SPEED_STEPS = 5
+"""Steps behind the first update that tell which curve falls faster."""
 _UNMOVED = 1e4
 """Range of the losses of a training, divided by that of one which does not train."""
 _MOST_PARTS = 1024
@@ -275,7 +279,7 @@ def _by_place(pattern: _Pattern) -> Iterator[CurveCause]:
             "between-lines", {"step": int(aligned.steps[pattern.start]), "before": int(aligned.steps[pattern.start - 1])}
         )
     elif pattern.start == 1:
-        speed = "faster" if pattern.difference[1:].mean() < 0 else "more slowly"
+        speed = "faster" if pattern.difference[1 : 1 + _SPEED_STEPS].mean() < 0 else "more slowly"  # too fast ends in a rise
         rate = _learning_rate(pattern) or CurveCause("learning-rate", {"speed": speed}, "unknown")
         order = CurveCause("order", {"step": int(aligned.steps[1])}, "second")
         yield from [order, rate] if rate.variant and _is_noise(pattern.difference[1:]) else [rate, order]
@@ -306,6 +310,8 @@ def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[CurveCaus
             yield from (precision, weights) if is_likely else (weights, precision)
     elif _is_noise(difference):
         yield from (order, CurveCause("one-rank"), CurveCause("draws"), uneven, weights)
+    elif max(float((difference > 0).mean()), float((difference < 0).mean())) < _ONE_SIDED:
+        yield from (order, CurveCause("batch-statistics"), weights)
     elif len(difference) >= _LEAST_STEPS and end < begin / 2:
         yield from (weights, CurveCause("loss-definition"), CurveCause("batch-statistics"))
     else:

@@ -329,10 +329,7 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
         (
             {"changed": {"weights_hash": "others"}},
             [
-                *(
-                    f"{name} serial, 2 cores: other initial weights than before, so another training."
-                    for name in BOTH
-                ),
+                *(f"{name} serial, 2 cores: other initial weights than before, so another training." for name in BOTH),
                 UNPROVED,
             ],
         ),

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "a sum over examples, with short batches": (
         A * np.where(np.arange(1, STEPS + 1) % 12, 16, 5), "loss-scale/mostly", {"times": 16.0, "steps": 44},
     ),
+    "another order, whose differences swing": (A + 0.1 * np.sin(0.35 * np.arange(STEPS) + 0.5), "order", {}),
     "a constant": (A + 0.125, "loss-offset", {}),
     "later by two steps": (np.concatenate([A[:2], A[:-2]]), "step-shift", {"one": "B", "steps": 2}),
     "earlier by one step": (np.concatenate([A[1:], A[-1:]]), "step-shift", {"one": "A", "steps": 1}),
@@ -158,3 +159,13 @@ def test_every_cause_has_a_sentence_and_an_experiment(key: str) -> None:
     cause = CurveCause(name, values, variant)
     for sentence in (same_words.cause_sentence(cause), same_words.experiment(cause)):
         assert sentence.endswith(".") and "{" not in sentence
+
+
+def test_a_rate_that_ends_in_a_rise_is_told_by_its_first_steps() -> None:
+    """A large rate falls faster, and rises later."""
+    b = A.copy()
+    b[1:7] -= np.linspace(0.02, 0.12, 6)
+    b[7:] += np.linspace(0.0, 3.0, STEPS - 7) ** 2
+    comparison = judged(curve(A), curve(b), copies=(judging.Copies(np.full(STEPS, 1e-7), 3, is_moved=True), None))
+    speeds = {cause.values.get("speed") for cause in causes.explain(comparison, (None, None)) if cause.name == "learning-rate"}
+    assert speeds == {"faster"}

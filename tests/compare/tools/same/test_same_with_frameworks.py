@@ -18,7 +18,7 @@ ONE_PROCESS = f"{sys.executable} {FOLDER / 'one_process.py'} {{losses}}"
 DATA_PARALLEL = (
     f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 {FOLDER / 'data_parallel.py'} {{losses}}"
 )
-KERAS = f"{sys.executable} {FOLDER / 'events_of_keras.py'} {{losses}}"
+KERAS = f"{sys.executable} {FOLDER / 'losses_of_keras.py'} {{losses}}"
 MOVED = ("--copies", "3", "--ulp")
 
 
@@ -34,7 +34,7 @@ RIGHT = {
     "two processes with a short batch": (f"{ONE_PROCESS} --examples 185", f"{DATA_PARALLEL} --examples 185", "rounding"),
     "accumulated gradients": (ONE_PROCESS, f"{ONE_PROCESS} --parts 4", "rounding"),
     "float64": (ONE_PROCESS, f"{ONE_PROCESS} --dtype float64", "rounding"),
-    "event files of Keras": (KERAS, KERAS, "same"),
+    "losses of Keras in CSV": (KERAS, KERAS, "same"),
 }
 
 

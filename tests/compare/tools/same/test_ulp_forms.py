@@ -20,7 +20,7 @@ from convtwins.ulp import nudge
 def moves(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that counts moved values, in a copy."""
     monkeypatch.setenv(ulp.SEED_VARIABLE, "1")
-    monkeypatch.setenv(ulp.COUNT_VARIABLE, "count")
+    monkeypatch.setenv(ulp.COUNT_VARIABLE, str(here / "count"))
     return here / "count"
 
 
