@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 LOCKS = [
     PROJECT / "requirements.lock",
     *sorted((PROJECT / "locks").glob("*.lock")),
-    PROJECT / "plugins" / "jax_twin" / "requirements.lock",
+    *sorted((PROJECT / "plugins").glob("*/requirements.lock")),
 ]
 SBOM = PROJECT / "locks" / "sbom.cdx.json"
 

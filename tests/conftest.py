@@ -69,16 +69,23 @@ def products_on_one_thread() -> Iterator[None]:
         yield
 
 
+CONTRACT_ALONE = ("jax", "keras-torch", "keras-tensorflow", "keras-jax")
+"""Twins of packages. They have tests/twins/test_contract.py alone."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--framework",
-        choices=("pytorch", "tensorflow", "jax"),
+        choices=("pytorch", "tensorflow", *CONTRACT_ALONE),
         help="the twin that tests/twins hold to their contract; one a process, for the frameworks cannot share one. "
-        "JAX has only test_contract.py",
+        "JAX and Keras have only test_contract.py",
     )
 
 
-NO_FRAMEWORK = "These tests need to know the twin. Use --framework pytorch or tensorflow; jax for tests/twins/test_contract.py."
+NO_FRAMEWORK = (
+    "These tests need to know the twin. Use --framework pytorch or tensorflow. tests/twins/test_contract.py also takes "
+    f"{', '.join(CONTRACT_ALONE)}."
+)
 
 
 def data_folder() -> Path:

@@ -47,6 +47,10 @@ PARTS = {
     "common": (*TWO_FILES_AT_ONCE, "tests/common", "tests/conventions"),
     "browser": ("tests/browser",),
     "contract, JAX": ("tests/twins/test_contract.py", "--framework", "jax"),
+    **{
+        f"contract, Keras on {name}": ("tests/twins/test_contract.py", "--framework", f"keras-{backend}")
+        for backend, name in {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}.items()
+    },
 }
 
 

@@ -60,11 +60,16 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def code_digest(package: ModuleType) -> str:
-    """Return the SHA-256 over all Python files of a package."""
+    """Return the SHA-256 over all Python files of a package, and of those that its `IMPORTS` names."""
     import hashlib
+    import importlib.util
 
+    folders = [*package.__path__]
+    for name in getattr(package, "IMPORTS", ()):
+        package_spec = importlib.util.find_spec(name)  # not imported: only the twin itself may import a framework
+        folders += (package_spec and package_spec.submodule_search_locations) or ()
     digest = hashlib.sha256()
-    for folder in sorted(map(Path, package.__path__)):
+    for folder in sorted(map(Path, folders)):
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -59,6 +59,7 @@ def mode_description(
     hosts: bool = False,
     synchronised: bool = True,
     compression: bool = True,
+    accumulation: bool = True,
     one_process: bool = False,
 ) -> dict[str, Any]:
     """Return the entry in `describe` of a mode.
@@ -69,6 +70,7 @@ def mode_description(
         hosts: whether it runs over several hosts, so that one GPU on each is enough.
         synchronised: whether BatchNorm can use the statistics of the global batch.
         compression: whether gradients can be compressed.
+        accumulation: whether replicas can cut a batch, and add up the gradients of its parts.
         one_process: whether one process runs all replicas.
     """
     lacks_gpus = num_gpus == 1 and not hosts
@@ -81,6 +83,7 @@ def mode_description(
         "mechanism": mechanism or implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
         "compression": compression,
+        "accumulation": accumulation,
         "one_process": one_process,
     }
 

@@ -89,6 +89,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: no {spec.batch_norm_statistics} BatchNorm in this mode ({mode['implementation']})"
     if spec.communication.compression != "none" and not mode.get("compression", True):
         return f"not available: {mode['implementation']} sends gradients as they are"
+    if spec.accumulation > 1 and not mode.get("accumulation", True):
+        return f"not available: {mode['implementation']} trains on whole batches (accumulation {spec.accumulation})"
     return None
 
 

@@ -10,8 +10,8 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 RELEASE = (PROJECT / ".ci" / "release").read_text()
 CREATE = """
-mkdir -p .environments/jax/bin
-cp .venv/bin/python .environments/jax/bin/python
+mkdir -p .environments/$3/bin
+cp .venv/bin/python .environments/$3/bin/python
 exit 1"""
 """As `env create` does it: exit code 1, because no twin runs there yet."""
 
@@ -50,6 +50,8 @@ def test_jax_is_installed_and_its_tests_are_skipped_by_name_where_it_cannot_be(
     assert ("JAX twin" in done.stderr) == skipped
     assert calls[0] == "make check" and calls[-2] == "make test"
     assert "convtwins env create jax --lock plugins/jax_twin/requirements.lock" in calls
+    assert "convtwins env create keras-jax --lock plugins/keras_twin/requirements.lock" in calls
+    assert ("with JAX" in done.stderr) == (create == "exit 1")
 
 
 @pytest.mark.parametrize(("gate", "code"), [(0, 0), (1, 1), (2, 1), (5, 0)])

@@ -95,6 +95,7 @@ OPAQUE = {
     ("common/models/user_code.py", "importlib.import_module"): "a user's own module, named in the spec or on the command line",
     ("common/models/user_code.py", "importlib.util.find_spec"): "where a user's own module lies; it is not imported",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
+    ("common/machine/plugins.py", "importlib.util.find_spec"): "where packages lie that a twin runs code of; none is imported",
     ("common/data/sources/public_set_process.py", "importlib.import_module"): "the package of a public set, in a process that "
     "reads it and does nothing else",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",

@@ -12,7 +12,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 PACKAGES = ("common", "compare", "convtwins", "pytorch_impl", "tensorflow_impl", "plugins")
-TWINS = ("pytorch_impl", "tensorflow_impl", "plugins/jax_twin")
+TWINS = ("pytorch_impl", "tensorflow_impl", "plugins/jax_twin", "plugins/keras_twin")
 """They mirror each other, so their classes share names."""
 
 HOUSE_WORDS = frozenset(

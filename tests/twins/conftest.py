@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.processes import supervisor
-from tests.conftest import NO_FRAMEWORK
+from tests.conftest import CONTRACT_ALONE, NO_FRAMEWORK
 from tests.support import processes
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -27,17 +27,17 @@ FOLDER = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What both twins do by the same code is shown quickly with one of them. JAX's twin has the contract alone."""
+    """What both twins do by the same code is shown quickly with one of them. Twins of packages have the contract alone."""
     framework = config.getoption("--framework")
     for item in items:
         if not item.path.is_relative_to(FOLDER):
             continue
         if framework is None:
             raise pytest.UsageError(NO_FRAMEWORK)
-        if framework == "tensorflow" and item.get_closest_marker("shared"):
+        if framework != "pytorch" and framework != "jax" and item.get_closest_marker("shared"):
             item.add_marker(pytest.mark.slow)
-        if framework == "jax" and item.path.name != "test_contract.py":
-            item.add_marker(pytest.mark.skip("JAX has only test_contract.py"))
+        if framework in CONTRACT_ALONE and item.path.name != "test_contract.py":
+            item.add_marker(pytest.mark.skip(f"{framework} has only test_contract.py"))
 
 
 @pytest.fixture(scope="session")

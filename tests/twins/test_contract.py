@@ -1,4 +1,4 @@
-"""The contract of all twins: the checks of `convtwins conformance`, of PyTorch, TensorFlow or JAX (`--framework`).
+"""The contract of all twins: the checks of `convtwins conformance`, of PyTorch, TensorFlow, JAX or Keras (`--framework`).
 
 Twins with planted defects are in tests/compare/tools/conformance.
 """
@@ -12,7 +12,7 @@ from compare.running import launch
 from compare.running.twins import Twins
 from compare.tools.conformance import conformance
 from compare.tools.conformance.trial import TwinUnderTest
-from tests.support import jax_environment
+from tests.support import jax_environment, keras_environment
 
 SMALL: dict[str, Any] = {"model_steps": {"simple_cnn": 3}, "optimizers": ("adam",), "precisions": ("float64",)}
 """Sizes of a trial that says in seconds what the whole one says in minutes."""
@@ -20,8 +20,12 @@ QUICK = ("describe", "models", pytest.param("bad input", marks=pytest.mark.share
 
 
 @pytest.fixture
-def twins(framework: str) -> Twins:
-    """The twin. JAX has an environment of its own, or the test is skipped."""
+def twins(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Twins:
+    """The twin. JAX has an environment of its own, or the test is skipped. Keras's are found in this checkout."""
+    if framework in keras_environment.TWINS:
+        monkeypatch.setenv("PYTHONPATH", keras_environment.install(tmp_path / "installed"))
+        python = keras_environment.require(framework.removeprefix("keras-"))
+        return Twins.choose(None, [f"{framework}={framework}@{python}"], (), launch.FRAMEWORKS)
     if framework == "jax":
         return Twins.choose(None, [f"jax=jax@{jax_environment.require()}"], (), launch.FRAMEWORKS)
     return Twins([framework])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from common.processes import entry
-from jax_impl import rendezvous, switches
+from common.processes import entry, one_process
+from jax_impl import switches
 
 
 def load_twin() -> entry.Twin:
@@ -16,4 +16,4 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
-    sys.exit(entry.main("jax", load_twin, rendezvous, switches))
+    sys.exit(entry.main("jax", load_twin, one_process, switches))

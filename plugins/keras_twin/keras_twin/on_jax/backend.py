@@ -1,0 +1,166 @@
+"""The framework under Keras: its devices, input, replicas, and the call of `train_function`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import numpy.typing as npt
+from jax_impl import device, input, preprocess, profiler
+
+from common.data.batches import BatchPlan, Feed
+from common.data.chunks import TransferStats
+from common.data.sources import DatasetSplit
+from common.machine.machine import available_cores
+from common.spec.shared_switches import mode_description
+from common.training.trainer import Batch
+from keras_twin.on_jax import SUPPORTED, switches
+
+__all__ = ["SUPPORTED", "device", "preprocess", "profiler", "switches"]
+
+_compilations = 0
+
+
+def _count(event: str, seconds: float, **_: Any) -> None:
+    global _compilations
+    _compilations += event.startswith("/jax/core/compile/")
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def compile_options(graph: str) -> dict[str, Any]:
+    """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
+    return {"jit_compile": True}
+
+
+def modes(num_gpus: int) -> dict[str, Any]:
+    """Describe the modes."""
+    reason = "keras.distribution is not proved here to train as the other twins do, so this twin has no replicas"
+    data_parallel = mode_description("one replica", num_gpus, compression=False, accumulation=False)
+    return {
+        "serial": mode_description("keras.Model.train_step", None, accumulation=False),
+        "data_parallel": data_parallel | {"available": False, "reason": reason},
+    }
+
+
+def feed(plan: BatchPlan, split: DatasetSplit, switches: dict[str, Any], stats: TransferStats | None) -> Feed[Batch]:
+    """Build a feed of global batches: that of the framework's own twin."""
+    return input.feed(plan, split, 1, 0)
+
+
+def tensors(arrays: Any) -> Any:
+    """Return a structure of arrays as the feed gives batches."""
+    return arrays
+
+
+def threads() -> dict[str, int]:
+    """Return the numbers of threads by pool."""
+    return {"intra_op": available_cores(), "inter_op": 1}
+
+
+def compilations() -> int:
+    """Return a number that grows whenever the framework compiles something."""
+    return _compilations
+
+
+class Replicas:
+    """The replicas of a training step: one."""
+
+    devices: tuple[str, ...] = ()
+    weighs_examples = False
+    """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
+
+    def __init__(self, number: int) -> None:
+        """One replica: mode `data_parallel` is not available."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which a model is built."""
+        return nullcontext()
+
+    def place(self, arrays: Any) -> Any:
+        """Put a batch, a structure of arrays [N, ...], where the replicas train."""
+        return arrays
+
+    def sum(self, tensor: Any) -> Any:
+        """Sum a tensor over replicas, within a step."""
+        return tensor
+
+    def broadcast(self, variables: list[Any]) -> None:
+        """Copy the first replica's values of variables to every replica."""
+
+
+class TrainFunction:
+    """A compiled model's `train_function`, called as `fit` calls it."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._state: Any = None
+        model.make_train_function()
+
+    def __call__(self, data: Any) -> dict[str, Any]:
+        """Train on a batch (x, y, sample_weight). Returns what `compute_metrics` returned."""
+        if self._state is None:
+            self._state = tuple([variable.value for variable in variables] for variables in self._variables())
+        logs, self._state = self._model.train_function(self._state, iter([data]))
+        return logs
+
+    def sync(self) -> None:
+        """Give the model's variables the values of the last step, as `fit` does at the end of an epoch."""
+        if self._state is None:
+            return
+        for variables, values in zip(self._variables(), self._state, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        self._state = None
+
+    def _variables(self) -> tuple[Any, ...]:
+        model = self._model
+        return model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables
+
+
+def evaluation(model: keras.Model) -> Callable[[Any], Any]:
+    """Return a function from the model's inputs to its logits in evaluation mode."""
+    compiled = jax.jit(lambda trainable, others, inputs: model.stateless_call(trainable, others, inputs, training=False)[0])
+
+    def call(inputs: Any) -> Any:
+        values = ([variable.value for variable in variables] for variables in _model_variables(model))
+        return compiled(*values, inputs)
+
+    return call
+
+
+def gradients(model: keras.Model, data: Any) -> list[Any]:
+    """Compute the gradients of the loss of a batch, in the order of the trainable variables."""
+    x, y, sample_weight = data
+    trainable, others = ([variable.value for variable in variables] for variables in _model_variables(model))
+    metrics = [variable.value for variable in model.metrics_variables]
+
+    @jax.jit
+    def compute(trainable: Any, others: Any, metrics: Any) -> Any:
+        def loss(trainable: Any) -> Any:
+            logits, new = model.stateless_call(trainable, others, x, training=True)
+            value, _ = model.stateless_compute_loss(
+                trainable, new, metrics, x=x, y=y, y_pred=logits, sample_weight=sample_weight
+            )
+            return value, new
+
+        return jax.grad(loss, has_aux=True)(trainable)
+
+    arrays, new = compute(trainable, others, metrics)
+    for variable, value in zip(model.non_trainable_variables, new, strict=True):
+        variable.assign(value)
+    return arrays
+
+
+def _model_variables(model: keras.Model) -> tuple[Any, Any]:
+    return model.trainable_variables, model.non_trainable_variables
+
+
+def fetch(values: list[Any]) -> npt.NDArray[Any]:
+    """Copy scalars to one host array."""
+    return np.stack(jax.device_get(values))
