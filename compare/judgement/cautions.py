@@ -39,7 +39,7 @@ MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
 
 LEAST_FAIR_TURNS = 2
-"""Number of turns that a row begins by the plan, from which on more of them are told. Before that, orders are not even."""
+"""Least number of turns that a row begins by the plan, for a caution on more of them. With fewer, orders are not even yet."""
 
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
@@ -387,8 +387,8 @@ def _always_first(stored: StoredComparison) -> list[Statement]:
         if len(runs) < 2 or not (first_rows := slices.first_rows(runs)):
             continue
         if before is not None and before[:2] == (repeat - 1, set(runs)):
-            repeats_of.update([before[2]])
-            starts.update([before[2]] if first_rows[0] == before[2] else [])
+            repeats_of[before[2]] += 1
+            starts[before[2]] += first_rows[0] == before[2]
         before = repeat, set(runs), first_rows[0]
         turns.update(first_rows)
         turns_of.update(dict.fromkeys(runs, len(first_rows)))

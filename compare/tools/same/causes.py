@@ -41,7 +41,7 @@ _SAME_MEAN = 1e-4
 _SMALL = 0.3
 """Largest median difference that suggests a lower precision, divided by the median change from step to step."""
 _ONE_SIDED = 0.9
-"""Part of the steps at which one curve is above the other, from which on it is said to stay there."""
+"""Least part of the steps at which a curve is above the other one, to be called above it from the first step on."""
 _SPEED_STEPS = 5
 """Steps behind the first update that tell which curve falls faster."""
 _UNMOVED = 1e4
