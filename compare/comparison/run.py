@@ -339,34 +339,49 @@ def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_mor
 def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
-    An added repeat runs the rows of open questions alone.
-
     Returns:
         (row id, result) of each result that could not be written there.
     """
     unwritten = _run_rounds(comparison, twins, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
-    while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
-        new_repeat = comparison.settings.repeats
-        skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
-        left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), new_repeat] for row in skipped_rows}
-        proof = store.read_plan(folder).proof  # it may know recorded steps by now
-        comparison = comparison.with_settings(repeats=new_repeat + 1)
-        comparison = comparison.model_copy(update={"left_out": left_out, "proof": proof})
-        store.write_plan(folder, comparison)
+    while not unwritten and (queued := _queue_until_decided(comparison, folder, progress)):
+        comparison, repeats = queued
         remaining = comparison_plan.remaining_rounds(comparison, folder)
-        added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
-        unwritten = _run_rounds(comparison, twins, added, folder, progress)
+        rounds = [jobs for jobs in remaining if jobs[0].repeat in repeats]
+        unwritten = _run_rounds(comparison, twins, rounds, folder, progress)
     return unwritten
 
 
-def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
-    """Return ids of the rows that need another repeat because one of their comparisons is undecided."""
+def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display) -> tuple[Comparison, set[int]] | None:
+    """Queue another repeat of the rows of open questions. If none is open, queue again what other work disturbed.
+
+    Disturbed repeats are made again if the stopping rule allows as many rounds: a single one of them leaves its row's times
+    unreliable.
+
+    Returns:
+        (comparison, repeats to run). None if all is decided, or the stopping rule allows no more.
+    """
     until = comparison.settings.until
-    if until is None or comparison.settings.repeats >= until.most_repeats:
-        return set()
-    undecided = decision.undecided(comparison_report.read(folder).findings.verdicts)
-    hopeful = (question for question in undecided if decision.is_hopeful(question, comparison))
-    return {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
+    if until is None:
+        return None
+    comparison = comparison.model_copy(update={"proof": store.read_plan(folder).proof})  # it may know recorded steps by now
+    compared = comparison_report.read(folder)
+    verdicts = compared.findings.verdicts
+    num_repeats, num_again = comparison.settings.repeats, len({(run.repeat, run.number) for run in comparison.replaced})
+    hopeful = [question for question in decision.undecided(verdicts) if decision.is_hopeful(question, comparison)]
+    if hopeful and num_repeats < until.most_repeats:
+        needed_rows = {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
+        skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
+        left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), num_repeats] for row in skipped_rows}
+        comparison = comparison.with_settings(repeats=num_repeats + 1).model_copy(update={"left_out": left_out})
+        store.write_plan(folder, comparison)
+        return comparison, {num_repeats}
+    disturbed_repeats = {run.repeat for run in reruns.select_disturbed(compared.stored)}
+    is_unknown = any(question.disturbed for question in verdicts)
+    if is_unknown and disturbed_repeats and num_repeats + num_again + len(disturbed_repeats) <= until.most_repeats:
+        numbers = wording.joined([str(repeat + 1) for repeat in sorted(disturbed_repeats)])
+        progress.stage(f"made again, as other programs took cores: repeat {numbers}")
+        return reruns.archive_and_requeue(comparison, folder), disturbed_repeats
+    return None
 
 
 def _run_rounds(

@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from common.artifacts import results
-from common.artifacts.schema import RunResult
+from common.artifacts.schema import Noise, RunResult
 from common.spec import SpecError
 from compare.cli.interrupt import Interrupted
 from compare.comparison import executor
@@ -33,6 +33,8 @@ class Runs:
     def __init__(self, patch: pytest.MonkeyPatch, noise: float, slower: float = 1.0) -> None:
         self.made, self.noise, self.slower = list[tuple[str, int]](), noise, slower
         self.interrupt_at = self.fail_from = math.inf
+        self.disturbed = list[tuple[str, int]]()
+        """(contestant, repeat) of runs that other work disturbs, once for each entry."""
         self._draw = np.random.default_rng(2)
         patch.setattr(executor, "execute", self._execute)  # a process each would take minutes
 
@@ -49,6 +51,9 @@ class Runs:
         result = comparisons.good(row, seconds, repeat)
         if row.contestant == "right" and repeat >= self.fail_from:
             result = comparisons.with_fields(comparisons.bad(row, "failed", "no more memory", 0), repeat=repeat)
+        if (row.contestant, repeat) in self.disturbed:
+            self.disturbed.remove((row.contestant, repeat))
+            result = comparisons.with_fields(result, noise=Noise(cores_taken=0.4))
         results.save(result, store.run_folder(folder, row.id, repeat))
         return result
 
@@ -112,6 +117,34 @@ def test_the_most_repeats_end_what_is_not_decided(
     assert (repeats, verdicts, len(runs.made)) == (6, ["no difference shown"], 12)
     more, next_sentence, _ = decided("--resume", tmp_path / "out", "--most-repeats", "7")
     assert more == 7 and len(runs.made) == 14 and [sentence, next_sentence] == snapshot
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "made_again", "is_decided"),
+    [
+        ([("left", 1)], [1], True),
+        ([("left", 1), ("right", 1)], [1], True),
+        ([("left", 1), ("left", 1)], [1, 1], True),
+        ([("left", 1), ("right", 3)], [1, 3], True),
+        ([("left", 1)] * 3, [1, 1], False),
+        ([("left", 1), ("left", 2), ("right", 3)], [], False),
+    ],
+)
+def test_disturbed_repeats_are_made_again_within_the_most_rounds(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path,
+    disturbed: list[tuple[str, int]], made_again: list[int], is_decided: bool,
+) -> None:  # fmt: skip
+    runs = Runs(fake_twins, 0.01, 1.3)
+    runs.disturbed = [*disturbed]
+    printed = convtwins_json("run", *ASKED, "--until-decided", "--most-repeats", "7", "--out", tmp_path / "out")
+    (judged,) = printed["findings"]["verdicts"]
+    assert (judged["disturbed"], judged["verdict"]) == (not is_decided, "above")
+    assert printed["comparison"]["repeats"] == 5
+    made = sorted(repeat for row, repeat in runs.made if row.startswith("left"))
+    assert made == sorted([*range(5), *made_again]) and len(runs.made) == 2 * len(made)
+    again = len(runs.made)
+    convtwins("run", "--resume", tmp_path / "out").succeeded()
+    assert len(runs.made) == again
 
 
 @pytest.mark.parametrize("interrupt_at", [1, 5, 11])
