@@ -82,6 +82,8 @@ def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: 
     """Make the report of `rehearse`."""
     COMPARISON.check(request.out, comparison_plan.early_identity(request))
     plan = comparison_plan.build_plan(request, progress)
+    if request.out is not None and (request.out / store.PLAN_FILE).exists():
+        plan = store.read_plan(request.out).continued_by(plan)  # it knows which rows are left out of which repeats
     for warning in comparison_plan.early_cautions(plan):
         typer.echo(warning, err=True)
     find_result = (

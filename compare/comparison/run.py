@@ -286,6 +286,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     return ProofRecord(
         verdict=proof.verdict,
         sentence=sentence,
+        remembered=proof.remembered,
         mode_verdicts=verdicts,
         row_verdicts=rows,
         not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
@@ -367,7 +368,8 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
     compared = comparison_report.read(folder)
     verdicts = compared.findings.verdicts
     num_repeats, num_again = comparison.settings.repeats, len({(run.repeat, run.number) for run in comparison.replaced})
-    hopeful = [question for question in decision.undecided(verdicts) if decision.is_hopeful(question, comparison)]
+    answerable = [question for question in verdicts if not question.disturbed]
+    hopeful = [question for question in decision.undecided(answerable) if decision.is_hopeful(question, comparison)]
     if hopeful and num_repeats < until.most_repeats:
         needed_rows = {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
@@ -376,7 +378,7 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
         store.write_plan(folder, comparison)
         return comparison, {num_repeats}
     disturbed_repeats = {run.repeat for run in reruns.select_disturbed(compared.stored)}
-    is_unknown = any(question.disturbed for question in verdicts)
+    is_unknown = len(answerable) < len(verdicts)
     if is_unknown and disturbed_repeats and num_repeats + num_again + len(disturbed_repeats) <= until.most_repeats:
         numbers = wording.joined([str(repeat + 1) for repeat in sorted(disturbed_repeats)])
         progress.stage(f"made again, as other programs took cores: repeat {numbers}")
@@ -392,6 +394,7 @@ def _run_rounds(
     until = comparison.settings.until
     most = until.most_repeats if until else comparison.settings.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
+    num_ended = num_disturbed = 0
 
     def label(job: Job[Row]) -> str:
         row, repeat = job
@@ -417,6 +420,14 @@ def _run_rounds(
         ending=run_figures.ending,
         execute_together=execute_together if comparison.takes_turns else None,
     ):
+        num_disturbed += sum(run_figures.disturbing_cores(result) is not None for _, result in ended)
+        is_first_round = num_ended < len(comparison.rows)
+        num_ended += len(ended)
+        if is_first_round and num_disturbed == num_ended >= len(comparison.rows):
+            progress.tell(
+                "Other programs took cores from every run so far. Such runs give no verdict. End this with Ctrl-C, and go on "
+                f"when they have ended: {wording.command('run', '--resume', str(folder), '--again', 'disturbed')}"
+            )
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)
             if not (run_folder / results.RESULT_FILE).exists():

@@ -101,7 +101,8 @@ def subject_parts(stored: StoredComparison) -> list[str]:
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
     seeds = f", {wording.count(len(comparison.settings.seeds), 'seed')}" if comparison.settings.seeds else ""
-    repeats = wording.count(comparison.settings.repeats, "repeat")
+    most, fewest = comparison.settings.repeats, min(len(comparison.repeats_of(row.id)) for row in comparison.rows)
+    repeats = f"{fewest} to {most} repeats" if fewest < most else wording.count(most, "repeat")
     cores = max(row.spec.cores for row in comparison.rows)
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     wall_seconds = [run.phases.wall_seconds for run in runs if run.phases]
@@ -335,14 +336,16 @@ def _fair(
         # Switches that the user has set apart are what is compared.
         on_purpose = switches.get(one.contestant, {}) != switches.get(other.contestant, {})
         levels = {row.spec.switches for row in rows}
-        even_out = "; for equal ones add --switches closed" if levels <= {"plain", "usual"} and not on_purpose else ""
+        even_out = "; --switches closed makes them equal" if levels <= {"plain", "usual"} and not on_purpose else ""
         first = _differing(stored, one, other)
         others = [
             name
             for name in conditions.CONDITIONS
             if name not in first and any(name in _differing(stored, *pair[:2]) for pair in pairs)
         ]
-        also = f"; in other rows also {wording.joined([conditions.CONDITIONS[name] for name in others])}" if others else ""
+        also = (
+            f"; other rows differ in {wording.joined([conditions.CONDITIONS[name] for name in others])} too" if others else ""
+        )
         sentences.append(f"different settings{place}: {_conditions(stored, one, other)}{also}{even_out}")
     return sentences
 
@@ -382,7 +385,8 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     num_recomputed = sum(len(check.computed) for check in good if not check.shown)
     recomputed_words = f", {num_recomputed} of them by a third program" if num_recomputed else ""
     of_runs = f"; {wording.count(steps, 'step')} of the timed runs checked{recomputed_words}" if steps else ""
-    sentences = [f"the same training: proved in 64-bit numbers{over}{of_runs}"]
+    when = " (remembered)" if proof.remembered else ""
+    sentences = [f"the same training: proved in 64-bit numbers{over}{when}{of_runs}"]
     rows_by_verdict: dict[str, list[str]] = {}
     for summary in summaries:
         if summary.repeats_done and summary.parity != "proved":
@@ -452,7 +456,7 @@ def _chart(
         accuracy = summary.test.accuracy
         cells = [rival_words, mark, *([percent(accuracy.median, 1) if accuracy else ""] if has_scores else [])]
         value_text = _seconds(pace) if pace is not None else summary.status
-        bars.append(Bar((summary.contestant, short[summary.id]), pace, value_text, cells))
+        bars.append(Bar((summary.contestant, short[summary.id]), pace, value_text, cells, is_doubtful=summary.in_doubt))
     headings = ("seconds per epoch (median, shorter is faster)", "seconds per epoch (median)", "seconds per epoch", "s/epoch")
     is_judged = any(bar.cells[0] for bar in bars)
     columns = ["against" if is_judged else "", "", *(["test acc."] if has_scores else [])]

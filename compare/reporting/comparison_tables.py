@@ -230,7 +230,10 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
 
 
 def phases_table(summaries: Sequence[Summary]) -> Table:
-    note = "Seconds: the repeat with the median wall time. Memory: the most of all repeats. The input wait is part of training."
+    note = (
+        "Seconds: the repeat with the median wall time. Memory: the most of all repeats. The input wait is part of training. "
+        "Steps that are not timed, as the first of each turn, are in other."
+    )
     return figure_table("phases", "Wall seconds by phase", summaries, note)
 
 

@@ -62,6 +62,8 @@ class Bar(NamedTuple):
     """Text of the value."""
     cells: Sequence[str] = ()
     """Cells behind the value. A single character of `MARKS` is coloured."""
+    is_doubtful: bool = False
+    """Whether the value is unreliable. Then the bar is light. The answers above the chart say why."""
 
 
 class Chart(NamedTuple):
@@ -205,7 +207,7 @@ def _chart_lines(console: Console, chart: Chart, rows: int, width: int) -> list[
     max_bar = min(MOST_BAR, width - 3 - name_width - value_width - cells_width)
     bar_width = max_bar + 1 if max_bar >= LEAST_BAR else 0
     largest = max((bar.value for bar in bars if bar.value is not None), default=0.0)
-    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    block, light_block = ("█", "░") if console.encoding.lower().startswith("utf") else ("#", ".")
     span = name_width + bar_width + value_width
     heading = next((candidate for candidate in chart.headings if cell_len(candidate) <= span), chart.headings[-1][:span])
     lines = [Text("  ").append(heading, "dim").append(" " * (span - cell_len(heading)))]
@@ -218,7 +220,7 @@ def _chart_lines(console: Console, chart: Chart, rows: int, width: int) -> list[
         line.append(" " * (2 + name_width - cell_len(line.plain)))
         if bar_width:
             length = 0 if bar.value is None or not largest else max(1, round(max_bar * bar.value / largest))
-            line.append(block * length, "cyan").append(" " * (bar_width - length))
+            line.append((light_block if bar.is_doubtful else block) * length, "cyan").append(" " * (bar_width - length))
         line.append(f"{bar.value_text:>{value_width}}")
         for cell, column in zip(bar.cells, cells, strict=False):
             line.append(f"  {cell}{' ' * (column - cell_len(cell))}", f"bold {MARKS[cell]}" if cell in MARKS else "")

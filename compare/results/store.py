@@ -86,6 +86,8 @@ class ProofRecord(Exact):
     sentence: str
     float64_sentence: str = ""
     """Sentence of the float64 proof alone, where timed runs refute it. Empty: `sentence`, or not known (earlier versions)."""
+    remembered: bool = False
+    """Whether the float64 proof is that of an earlier comparison of the same code, versions, machine and spec."""
     mode_verdicts: dict[str, dict[str, str]] = {}
     """{contestant: {mode: verdict}}."""
     row_verdicts: dict[str, str] = {}

@@ -102,6 +102,11 @@ def test_a_repeat_runs_the_rows_of_open_questions_alone(fake_twins: pytest.Monke
     assert "ran fewer times" in sentence
     plan = store.read_plan(tmp_path / "out")
     assert all(plan.repeats_of(row) == made_of[row] for row in made_of)
+    rehearsed = convtwins_json(
+        "run", "--resume", tmp_path / "out", "--again", "disturbed", "--dry-run", "--from", tmp_path / "out"
+    )
+    assert rehearsed["runs"] == []
+    assert f"5 to {repeats} repeats" in convtwins("report", tmp_path / "out").stdout
     decided("--resume", tmp_path / "out")
     assert len(runs.made) == len(set(runs.made)) == sum(map(len, made_of.values()))
     decided("--resume", tmp_path / "out", "--repeats", repeats + 1)
@@ -145,6 +150,17 @@ def test_disturbed_repeats_are_made_again_within_the_most_rounds(
     again = len(runs.made)
     convtwins("run", "--resume", tmp_path / "out").succeeded()
     assert len(runs.made) == again
+
+
+def test_where_every_run_is_disturbed_it_is_said_at_once_and_no_repeats_are_added(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(fake_twins, 0.2)
+    runs.disturbed = [(side, repeat) for side in ("left", "right") for repeat in range(7)]
+    done = convtwins("run", *ASKED, "--until-decided", "--most-repeats", "7", "--out", tmp_path / "out").succeeded()
+    assert len(runs.made) == 2 * 5
+    assert done.stderr.count("--again disturbed") == 1
+    assert done.stderr.index("--again disturbed") < done.stderr.index("(2 of at most 7)")
 
 
 @pytest.mark.parametrize("interrupt_at", [1, 5, 11])
