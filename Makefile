@@ -15,6 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 # Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
 # without it each spends seconds to compile its framework's Python again.
 export PYTHONDONTWRITEBYTECODE :=
+# A lock names each version and its hash. A machine's constraints can only contradict it.
+export PIP_CONSTRAINT := /dev/null
 
 .DEFAULT_GOAL := help
 .PHONY: another-lock lost-links help setup format check test snapshots test-all gate bench compare report docs example measurements sbom clean

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-LEFT_OUT = ("cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cusolver", "nvidia-nvtx", "triton")
+LEFT_OUT = ("cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cusolver", "nvidia-nvtx", "triton")
 """PyTorch names them as requirements. It imports and trains without them on a CPU, and loads them on a GPU alone."""
 OWN, OTHER, LOCK = "tensorflow", "tensorflow-cpu", PROJECT / "locks" / "tensorflow-cpu.lock"
 """TensorFlow, its build without code for GPUs, and the lock that holds that build. Both require the same others."""
