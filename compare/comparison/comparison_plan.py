@@ -139,9 +139,15 @@ def single_run_spec(
 ) -> Spec:
     """Return the spec for a command that looks at one model."""
     values = single_run_values(preset, spec_file, options, assignments, with_contestants=with_contestants)
-    if "model" not in values:
-        raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
+    check_model(command, values)
     return spec.build(values)
+
+
+def check_model(command: str, values: Mapping[str, Any]) -> None:
+    """Refuse spec values without a model, and say what to type."""
+    if "model" not in values:
+        example = wording.command(command, "--model", "simple_cnn")
+        raise SpecError(f"{command} needs a model. Received: none. Type e.g. {example}, or name one in the file of --spec.")
 
 
 def with_seeds(settings: ComparisonSettings, seeds: tuple[int, ...], repeats: int | None) -> ComparisonSettings:
