@@ -3,20 +3,74 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ClassVar, NamedTuple
 
 _RECEIVED = re.compile(r"[.:;] Received(?: also)?: ")
 _END_OF_VALUE = re.compile(r"\. (?=[A-Z])")
 _FIELD = re.compile(r"--?[\w-]+|[A-Za-z_]\w*(?:\.\w+|\[\w+\])*")
 
 
+class Setting(NamedTuple):
+    """A way out of an error: a field of the spec is set to a value. Each command has its own option for it, or none."""
+
+    words: str
+    """Beginning of the sentence, e.g. `Or leave them out with`."""
+    field: str
+    """Dotted name."""
+    value: object
+
+
+def as_field(field: str, value: object) -> str | None:
+    """Return a setting as a spec file has it."""
+    return f"{field}={value}"
+
+
+_typed_words: ContextVar[Callable[[str, object], str | None]] = ContextVar("_typed_words", default=as_field)
+
+
+@contextmanager
+def settings_typed(words: Callable[[str, object], str | None]) -> Generator[None]:
+    """Let errors of this block say how a setting is typed.
+
+    Args:
+        words: returns what a user types to set (field, value). None: the running command cannot set it.
+    """
+    token = _typed_words.set(words)
+    try:
+        yield
+    finally:
+        _typed_words.reset(token)
+
+
+def typed_setting(field: str, value: object) -> str | None:
+    """Return what a user types to set a field. None: the running command cannot set it."""
+    return _typed_words.get()(field, value)
+
+
 class UserError(Exception):
     """An error of what a user gave. Its text has three parts: `what is wrong. Received: what. What to do.`
 
     `commands` end with `exit_code` and print the text. Tests and programs read the parts.
+
+    Args:
+        text: the text without the setting.
+        setting: advice that is added as the last sentence where the running command can follow it.
     """
 
     exit_code: ClassVar[int] = 2
+    setting: Setting | None = None
+
+    def __init__(self, *text: object, setting: Setting | None = None) -> None:
+        super().__init__(*text)
+        self.setting = setting
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        typed = typed_setting(self.setting.field, self.setting.value) if self.setting is not None else None
+        return f"{text} {self.setting.words} `{typed}`." if self.setting is not None and typed is not None else text
 
     @classmethod
     def kinds(cls) -> list[type[UserError]]:

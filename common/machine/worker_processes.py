@@ -17,7 +17,7 @@ def why_no_worker_processes() -> str | None:
     except OSError as error:
         return (
             f"Input workers need semaphores in /dev/shm, which cannot be written. Received: {error}. "
-            "Mount it (Docker: --shm-size 1g), or use --input inline"
+            "Mount it (Docker: --shm-size 1g), or use input=inline"
         )
     with socket.socket(socket.AF_UNIX) as probe:
         try:

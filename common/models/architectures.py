@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
+from common.errors import Setting
 from common.models import user_code
 from common.spec import MODELS, Spec, SpecError
 
@@ -304,7 +305,7 @@ def resolve(
         if isinstance(layer, Opaque) and layer.num_outputs != num_classes:
             raise SpecError(
                 f"model {model} was matched with {layer.num_outputs} classes. Received: data with {num_classes}. "
-                f"Match again with --classes {num_classes}."
+                f"Run match again with --classes {num_classes}."
             )
     # A framework may not allow a dot in a name, and puts an underscore there.
     names = [layer.name.replace(".", "_") for layer in architecture.leaves()]
@@ -400,8 +401,9 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 if shape[:2] != layer.shape[:2]:
                     expected, received = ("x".join(map(str, dimensions[:2])) for dimensions in (layer.shape, shape))
                     raise SpecError(
-                        f"model {model} was matched with images of {expected} pixels. Received: {received}. Use --image-size "
-                        f"{layer.shape[0]}, or match again with --input {received}x{layer.shape[2]}."
+                        f"model {model} was matched with images of {expected} pixels. Received: {received}. Run match again "
+                        f"with --input {received}x{layer.shape[2]}.",
+                        setting=Setting("Or use", "data.image_size", layer.shape[0]),
                     )
                 shape = (layer.num_outputs,)
             case ReLU() | Native():
@@ -469,7 +471,10 @@ def mini_xception(num_classes: int, image_size: int, structure: Structure = _DEF
     96,202 values for 10 classes, 94,474 of them trainable. `depth` is a factor on its four blocks.
     """
     if image_size != 32:
-        raise SpecError(f"data.image_size must be 32 for mini_xception. Received: {image_size}. Use --set data.image_size=32.")
+        raise SpecError(
+            f"data.image_size must be 32 for mini_xception. Received: {image_size}.",
+            setting=Setting("Use", "data.image_size", 32),
+        )
     same = same_padding(32, 3, 1)
     stem, middle, top, features = map(structure.scale_channels, (32, 64, 128, 64))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,17 @@ class ServerTrainer(BaseTrainer):
     _vectors: ModuleType
     """The twin's module `vectors`."""
     _server: parameter_server.ServerConnection
+    # Methods of the twin's `Trainer`.
+    _load_into: Callable[[Any, ReadOnlyWeights], None]
+    """Sets every parameter and statistic of one model."""
+    _to_host: Callable[[Any], npt.NDArray[Any]]
+    """Copies a tensor to the host."""
+    _break_down: Callable[[Any, Batch, int], StepBreakdown | str]
+    """Breaks a step of a model that this process holds whole into its computations; or says why this is impossible."""
+    _statistics: Callable[[], list[Any]]
+    """Returns BatchNorm's running statistics of the model, as the framework's own variables."""
+    _tensor: Callable[[npt.NDArray[Any]], Any]
+    """Copies an array to the device."""
 
     def _join_server(self) -> None:
         """Find the run's server. Call it first in `_build`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from common.errors import Setting
 from common.models.architectures import (
     Architecture,
     BatchNorm,
@@ -30,7 +31,10 @@ def architecture(num_classes: int, image_size: int) -> Architecture:
     height and width, one dense layer.
     """
     if image_size != 32:
-        raise SpecError(f"data.image_size must be 32 for this model. Received: {image_size}. Use --set data.image_size=32.")
+        raise SpecError(
+            f"data.image_size must be 32 for this model. Received: {image_size}.",
+            setting=Setting("Use", "data.image_size", 32),
+        )
     layers: list[Layer] = []
     for number, (channels, width) in enumerate(pairwise(_WIDTHS), 1):
         layers += [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 
 from common.errors import UserError
+from common.spec import written
+from common.spec.written import Location
 
 _LONGEST_VALUE = 200
 
@@ -83,7 +85,11 @@ def did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -
     return f" Did you mean {candidates[0]}?" if sentence else f" (did you mean {candidates[0]}?)"
 
 
-def format_value(value: object) -> str:
-    """Format a received value for a message. A long one is cut."""
-    text = repr(value)
+def format_value(value: object, location: Location = ()) -> str:
+    """Format a received value for a message. A long one is cut.
+
+    Args:
+        location: the field that received it. A value of a file or a command line is shown as it stands there.
+    """
+    text = (written.find(location, value) if location else None) or repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

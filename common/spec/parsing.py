@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from common.machine import machine
 from common.machine.plain_file import PlainFileError
-from common.spec import plain_values
+from common.spec import plain_values, written
 from common.spec.errors import SpecError, format_value
 from common.spec.modes import MODES
 from common.spec.plain_values import MAX_DEPTH, MalformedError, PlainValuesError
@@ -39,6 +39,7 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         form = path.suffix.lstrip(".") or "YAML"
         fault = f"is not valid {form}" if isinstance(error, MalformedError) else "is not accepted"
         raise SpecError(f"{kind} {path} {fault}: {error}. Mend the file.") from None
+    written.remember(text)
     if values is None:  # comments, or `null`
         values = {}
     if not isinstance(values, dict):
@@ -61,7 +62,8 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
                 target[parent] = {}
             target = target[parent]
             if not isinstance(target, dict):
-                raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {target!r}.")
+                received = format_value(target, dotted.rpartition(f".{leaf}")[0] if parent == parents[-1] else parent)
+                raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {received}.")
         target[leaf] = value
     return merged
 
@@ -98,6 +100,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise SpecError(f"--set takes field=value. Received: {assignment!r}. Use e.g. --set optimizer.learning_rate=0.01.")
         try:
             parsed[field] = plain_values.from_yaml(text)
+            written.remember(text, field)
         except PlainValuesError as error:
             raise SpecError(
                 f"--set {field} has a value that cannot be read. Received: {format_value(text)} ({error})."

@@ -6,6 +6,8 @@ Size and depth are bounded, and aliases refused, before any value is built. So a
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,16 +58,33 @@ def read_text(path: Path) -> str:
 
 def from_yaml(text: str) -> Any:
     """Parse a YAML text. Aliases, anchors and duplicate names in a mapping are refused, and so is every tag of other values."""
+    node = compose(text)
+    return check_plain(None if node is None else from_node(node))
+
+
+def compose(text: str) -> yaml.Node | None:
+    """Return the nodes of a YAML text, which know how each value is written. None: it holds no value."""
     _check_size(len(text))
+    with _yaml_errors():
+        return _PlainLoader(text).get_single_node()
+
+
+def from_node(node: yaml.Node) -> Any:
+    """Return the value of a node of `compose`."""
+    with _yaml_errors():
+        return _PlainLoader("").construct_document(node)
+
+
+@contextmanager
+def _yaml_errors() -> Generator[None]:
     try:
-        value = yaml.load(text, _PlainLoader)  # a safe loader with fewer tags
+        yield
     except (PlainValuesError, MemoryError):
         raise
     except yaml.YAMLError as error:
         raise MalformedError(f"{error}"[:_LONGEST_FAULT]) from None
     except Exception as error:  # PyYAML raises half a dozen types on a wrong value behind an explicit tag
         raise MalformedError(f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]) from None
-    return check_plain(value)
 
 
 def from_json(text: str) -> Any:

@@ -384,7 +384,7 @@ def _spec_error(details: Sequence[Any], source: str = "") -> SpecError:
 
 def _explain(detail: Any, source: str) -> str:
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
-    received, named = format_value(detail.get("input")), f"{field} in {source}" if source else field
+    received, named = format_value(detail.get("input"), detail["loc"]), f"{field} in {source}" if source else field
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"][:-1])
         name = str(detail["loc"][-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from common.spec.errors import SpecError, alternatives, did_you_mean
+from common.spec.errors import SpecError, alternatives, did_you_mean, format_value
 from common.spec.schema import Spec
 
 
@@ -55,14 +55,15 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     description = description_for_device(spec, description)
     options = description["options"]
     for name, value in spec.framework_options.items():
+        received = format_value(value, f"framework_options.{name}")
         if name not in options:
             raise SpecError(
-                f"framework_options.{name} is unknown to {description['framework']}. Received: {value!r}. "
+                f"framework_options.{name} is unknown to {description['framework']}. Received: {received}. "
                 f"Use {alternatives(tuple(options))}{did_you_mean(name, tuple(options))}."
             )
         if value not in options[name]["values"] and str(value) not in options[name].get("elsewhere", {}):
             raise SpecError(
-                f"framework_options.{name} has a value that {description['framework']} does not know. Received: {value!r}. "
+                f"framework_options.{name} has a value that {description['framework']} does not know. Received: {received}. "
                 f"Use {alternatives(tuple(str(choice) for choice in options[name]['values']))}."
             )
     mode = description["modes"].get(spec.mode)

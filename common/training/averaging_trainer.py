@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ class AveragingTrainer(BaseTrainer):
     """The averaged model."""
     _local_model: Any
     """The model that this rank trains."""
+    # Methods of the twin's `Trainer`.
+    _load_into: Callable[[Any, ReadOnlyWeights], None]
+    """Sets every parameter and statistic of one model."""
+    _to_host: Callable[[Any], npt.NDArray[Any]]
+    """Copies a tensor to the host."""
+    _break_down: Callable[[Any, Batch, int], StepBreakdown | str]
+    """Breaks a step of a model that this process holds whole into its computations; or says why this is impossible."""
 
     def _join_ranks(self, ranks: Any) -> None:
         """Take this rank's place in the group of all ranks. Call it first in `_build`."""

@@ -385,26 +385,6 @@ class BaseTrainer:
         """Return copies of the model's trainable variables, in the framework's order and layout."""
         raise NotImplementedError
 
-    def _load_into(self, model: Any, values: ReadOnlyWeights) -> None:
-        """Set every parameter and statistic of one model."""
-        raise NotImplementedError
-
-    def _statistics(self) -> list[Any]:
-        """Return BatchNorm's running statistics of the model, as the framework's own variables."""
-        raise NotImplementedError
-
-    def _to_host(self, tensor: Any) -> npt.NDArray[Any]:
-        """Copy a tensor to the host."""
-        raise NotImplementedError
-
-    def _tensor(self, array: npt.NDArray[Any]) -> Any:
-        """Copy an array to the device."""
-        raise NotImplementedError
-
-    def _break_down(self, model: Any, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """Break a step of a model that this process holds whole into its computations; or say why this is impossible."""
-        raise NotImplementedError
-
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         """Return arrays, given in the framework's order and layout, by canonical name."""
         raise NotImplementedError

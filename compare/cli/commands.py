@@ -13,6 +13,8 @@ from typing import Annotated, Any, Protocol, TypeVar, get_type_hints
 
 import typer
 
+from common import errors
+from common.spec import written
 from compare.cli import exits
 from compare.cli.interrupt import Interrupted, interruptible
 from compare.cli.option_rules import GivenOptions, OptionRule
@@ -127,8 +129,8 @@ def command(
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
             invocation = Invocation(as_json=is_reporting and values.pop("as_json"))
-            with exits.exit_on_error(), within(values):
-                given = GivenOptions(context)
+            given = GivenOptions(context)
+            with errors.settings_typed(given.setting), written.remembered(), exits.exit_on_error(), within(values):
                 for rule in rules:
                     rule.check(given)
                 for name, kind in option_types.items():

@@ -87,6 +87,13 @@ class GivenOptions:
             if any(name in listed for name in option.names) is not isinstance(names, AllExcept)
         ]
 
+    def setting(self, field: str, value: object) -> str | None:
+        """Return what a user types to set a dotted field of the spec. None: this command cannot set it."""
+        names = {name for option in self._options for name in option.names}
+        if (own := f"--{field.rpartition('.')[2].replace('_', '-')}") in names:
+            return f"{own} {value}"
+        return f"--set {field}={value}" if "--set" in names else None
+
     def parameter(self, name: str) -> GivenOption:
         """Return an option by the name of its parameter."""
         return next(option for option in self._options if option.parameter_name == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from common.machine.interference import LEAST_TIMED_SECONDS, Meter
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
+from compare.cli import wording
 from compare.cli.errors import FolderError, LaunchError
 from compare.cli.progress import Display
 from compare.judgement import cautions, statement_words
@@ -137,9 +139,15 @@ def single_run_spec(
 ) -> Spec:
     """Return the spec for a command that looks at one model."""
     values = single_run_values(preset, spec_file, options, assignments, with_contestants=with_contestants)
-    if "model" not in values:
-        raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
+    check_model(command, values)
     return spec.build(values)
+
+
+def check_model(command: str, values: Mapping[str, Any]) -> None:
+    """Refuse spec values without a model, and say what to type."""
+    if "model" not in values:
+        example = wording.command(command, "--model", "simple_cnn")
+        raise SpecError(f"{command} needs a model. Received: none. Type e.g. {example}, or name one in the file of --spec.")
 
 
 def with_seeds(settings: ComparisonSettings, seeds: tuple[int, ...], repeats: int | None) -> ComparisonSettings:
@@ -293,6 +301,30 @@ def remaining_rounds(
         for jobs in order(comparison.rows, comparison.settings.repeats)
     ]
     return remaining(planned, is_done)
+
+
+def unfinished_attempts(comparison: Comparison, folder: Path) -> list[str]:
+    """Say which runs of a folder did not end well before, and are made again now. Empty: there are none."""
+    jobs = itertools.chain.from_iterable(remaining_rounds(comparison, folder))
+    directories = {
+        f"{job.item.id} (repeat {job.repeat + 1})": directory
+        for job in jobs
+        if any((directory := store.run_folder(folder, job.item.id, job.repeat)).glob("*"))
+    }
+    if not directories:
+        return []
+    going_on = sum(store.has_checkpoint(directory) for directory in directories.values())
+    begun, is_one = len(directories) - going_on, len(directories) == 1
+    if not going_on:
+        how = "It begins again" if is_one else "They begin again"
+    elif not begun:
+        how = "It goes on from its checkpoint" if is_one else "They go on from their checkpoints"
+    else:
+        how = f"{begun:,} of them begin again, {going_on:,} go on from a checkpoint"
+    return [
+        f"{wording.count(len(directories), 'run')} did not end well: {wording.listed(directories)}. {how}. What was written is "
+        f"set aside in {store.RUNS_FOLDER}/*.attempt*."
+    ]
 
 
 def good_result(folder: Path, row: Row, repeat: int) -> RunResult | None:

@@ -202,7 +202,8 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
         store.write_plan(folder, comparison)
         most_cores = max(row.spec.cores for row in comparison.rows)
         busy = comparison_plan.busy_caution(meter, most_cores, comparison.machine)
-        for warning in [*comparison_plan.early_cautions(comparison), *busy]:
+        attempts = comparison_plan.unfinished_attempts(comparison, folder)
+        for warning in [*comparison_plan.early_cautions(comparison), *busy, *attempts]:
             typer.echo(warning, err=True)
         store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
         live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")

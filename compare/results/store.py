@@ -537,6 +537,11 @@ def earlier_attempts(directory: Path) -> list[Path]:
     return folders[::-1]
 
 
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run, or an earlier attempt of it, left a checkpoint."""
+    return any((attempt / checkpoint.FILE).exists() for attempt in (directory, *earlier_attempts(directory)))
+
+
 def attempt_to_resume(directory: Path) -> Path | None:
     """Return the earlier attempt to resume from: the last with a whole checkpoint, else the last. None: there is none."""
     folders = earlier_attempts(directory)

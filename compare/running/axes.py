@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from common import spec
 from common.spec import SpecError
+from common.spec.errors import format_value
 
 MOST_CELLS = 1000
 AXES = {
@@ -43,7 +44,8 @@ def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]
             raise SpecError(f"A matrix has at most {MOST_CELLS} comparisons. Received: {number} or more. Name fewer values.")
         has_duplicates = any(one == other for one, other in itertools.combinations(axis_values, 2))  # 64 is 64.0
         if not labels or has_duplicates or len(set(labels)) < len(labels):
-            raise SpecError(f"{field} must list different values. Received: {axis_value!r}. Name each once.")
+            received = format_value(axis_values, field)
+            raise SpecError(f"{field} must list different values. Received: {received}. Name each once.")
         cells = [
             ({**cell_labels, name: label}, spec.overlay(cell_values, {field: value}))
             for cell_labels, cell_values in cells

@@ -20,7 +20,8 @@ from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
 from common.machine.machine import Facts
-from common.spec import Spec, SpecError, plain_values
+from common.spec import Spec, SpecError, plain_values, written
+from common.spec.errors import format_value
 from compare.cli.option_parsing import parse_choices
 
 FOLDER = Path(".environments")
@@ -122,6 +123,8 @@ class Contestant(Frozen):
             raise SpecError(f"--contestant {name} sets {min(duplicates)} twice. Received: {word!r}. Set it once.")
         try:
             switches = {key: plain_values.from_yaml(text) for key, _, text in pairs}
+            for key, _, text in pairs:
+                written.remember(text, f"contestants.{name}.switches.{key}")
         except plain_values.PlainValuesError as error:
             raise SpecError(f"--contestant {name} has a value that cannot be read. Received: {word!r} ({error}).") from None
         return cls.from_fields(name, {"twin": twin, "switches": switches, **({"python": python} if at else {})})
@@ -130,20 +133,25 @@ class Contestant(Frozen):
     def from_fields(cls, name: str, fields: Any) -> Self:
         """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`."""
         if not isinstance(fields, Mapping):
-            raise SpecError(f"contestants.{name} must be a group of fields. Received: {fields!r}. Write {{twin: pytorch}}.")
+            received = format_value(fields, f"contestants.{name}")
+            raise SpecError(f"contestants.{name} must be a group of fields. Received: {received}. Write {{twin: pytorch}}.")
         if others := [field for field in ("base_of", "revision") if fields.get(field)]:
             raise SpecError(f"contestants.{name} takes twin, python and switches. Received: {others[0]}. Leave it out.")
         try:
-            return cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
+            contestant = cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
             use = f"Fields are {', '.join(field for field in cls.model_fields if field in _USER_FIELDS)}."
             if first["loc"] in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
+            received = format_value(first.get("input"), ("contestants", name, *first["loc"]))
             raise SpecError(
-                f"The contestant {name} has a {field} that is refused: {first['msg']}. Received: {first.get('input')!r}. {use}"
+                f"The contestant {name} has a {field} that is refused: {first['msg']}. Received: {received}. {use}"
             ) from None
+        for switch, value in contestant.switches.items():  # they are judged as those of the spec
+            written.remember(format_value(value, f"contestants.{name}.switches.{switch}"), f"framework_options.{switch}")
+        return contestant
 
 
 def interpreter(python: str) -> Path:

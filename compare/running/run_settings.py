@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from common import spec
 from common.spec import MODES, SpecError
+from common.spec.errors import format_value
 from compare.cli.option_parsing import parse_choices, parse_modes, split_names
 from compare.running import axes, presets
 from compare.running.comparison_settings import ComparisonSettings
@@ -45,7 +46,8 @@ def settings_of_cells(
         values, until = until_decided.split_stopping_rule(stated)
         named = values.pop("contestants", {})
         if not isinstance(named, dict) or ("contestants" in stated and not named):
-            raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
+            received = format_value(named, "contestants")
+            raise SpecError(f"contestants must be a group of them. Received: {received}. Write {{NAME: {{twin: pytorch}}}}.")
         values, matrix = _split_matrix_fields(values)
         contestants = tuple(Contestant.from_fields(name, fields) for name, fields in cast(dict[str, Any], named).items())
         settings = settings.updated(until=until, stated_settings=tuple(matrix), contestants=contestants, **matrix)
@@ -78,17 +80,21 @@ def _split_matrix_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], dic
     if (modes := values.get("modes")) is not None:
         words = split_names(modes) if isinstance(modes, str) else modes
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise SpecError(f"modes must be a list of modes. Received: {modes!r}. Use e.g. [serial, data_parallel].")
+            raise SpecError(
+                f"modes must be a list of modes. Received: {format_value(modes, 'modes')}. Use e.g. [serial, data_parallel]."
+            )
         if "mode" in values:
-            raise SpecError(f"mode and modes exclude each other. Received: {values['mode']!r} and {modes!r}. Use one of them.")
+            received = f"{format_value(values['mode'], 'mode')} and {format_value(modes, 'modes')}"
+            raise SpecError(f"mode and modes exclude each other. Received: {received}. Use one of them.")
         matrix_fields["modes"] = tuple(MODES if words == ["all"] else parse_choices("modes", words, tuple(MODES)))
     if (one_core := values.get("one_core")) is not None:
         if type(one_core) is not bool:
-            raise SpecError(f"one_core must be true or false. Received: {one_core!r}. Use false.")
+            raise SpecError(f"one_core must be true or false. Received: {format_value(one_core, 'one_core')}. Use false.")
         matrix_fields["one_core"] = one_core
     if (repeats := values.get("repeats")) is not None:
         if type(repeats) is not int or repeats < 1:
-            raise SpecError(f"repeats must be a whole number of at least 1. Received: {repeats!r}. Verdicts need 5.")
+            received = format_value(repeats, "repeats")
+            raise SpecError(f"repeats must be a whole number of at least 1. Received: {received}. Verdicts need 5.")
         matrix_fields["repeats"] = repeats
     return others, matrix_fields
 
@@ -105,7 +111,8 @@ def _with_modes(settings: ComparisonSettings) -> ComparisonSettings:
     if replicas is not None and not (is_serial and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
-                f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
+                "--replicas of the parallel modes must be a whole number of at least 2. Received: "
+                f"{format_value(replicas, 'replicas')}. Use 2."
             )
         settings = settings.updated(replicas=replicas)
     if mode is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.frozen import Frozen
 from common.spec import SpecError
+from common.spec.errors import format_value
 from compare.cli.option_types import Percent
 from compare.statistics.statistics import VERDICT_PAIRS
 
@@ -26,9 +27,11 @@ def split_stopping_rule(values: Mapping[str, Any]) -> tuple[dict[str, Any], Unti
     others = {name: value for name, value in values.items() if name not in FIELDS}
     until_decided, most_repeats, smallest_effect = (values.get(name) for name in FIELDS)
     if until_decided not in (None, True, False):
-        raise SpecError(f"until_decided must be true or false. Received: {until_decided!r}. Use true.")
+        received = format_value(until_decided, "until_decided")
+        raise SpecError(f"until_decided must be true or false. Received: {received}. Use true.")
     if most_repeats is not None and type(most_repeats) is not int:
-        raise SpecError(f"most_repeats must be a whole number. Received: {most_repeats!r}. Use e.g. 30.")
+        received = format_value(most_repeats, "most_repeats")
+        raise SpecError(f"most_repeats must be a whole number. Received: {received}. Use e.g. 30.")
     return others, stopping_rule_from_options(
         bool(until_decided), most_repeats, None if smallest_effect is None else str(smallest_effect), None
     )

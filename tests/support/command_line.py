@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from common.errors import UserError
 from compare.__main__ import MODULES, app
 from tests.support import processes
 from tests.support.processes import Finished
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+_END_OF_SENTENCE = re.compile(r"[.?] (?=[A-Z])|\n")
 
 Case = TypeVar("Case", bound=str | Sequence[Any])
 
@@ -39,6 +46,8 @@ class Ended(Finished):
     """Both outputs as a terminal would show them."""
     exception: BaseException | None = None
     """The error that the command did not handle. None: there was none."""
+    words: tuple[str, ...] = ()
+    """What stood behind `convtwins`."""
 
     @property
     def output(self) -> str:
@@ -54,6 +63,24 @@ class Ended(Finished):
         """The message on standard error, to be read by its parts. Typer's own message stands in a box below the usage."""
         boxed = [line.strip("│ ") for line in self.stderr.splitlines() if line.startswith("│")]
         return UserError(" ".join(boxed) if boxed and self.stderr.startswith("Usage:") else self.stderr.strip())
+
+    @property
+    def strange_options(self) -> set[str]:
+        """The options in the message on standard error that the command does not have.
+
+        Those that were typed do not count, nor those of another command or program that the same sentence names before them.
+        """
+        strange: set[str] = set()
+        for sentence in _END_OF_SENTENCE.split(str(self.refusal)):
+            for option in _OPTION.finditer(sentence):
+                words_before = re.findall(r"[a-z]+", sentence[: option.start()])
+                others = [word for word in words_before if word in MODULES]
+                if "pytest" in words_before:
+                    continue
+                commands = [self.words, *((other,) for other in others)]
+                if option.group() not in self.words and not any(option.group() in options_of(words) for words in commands):
+                    strange.add(option.group())
+        return strange
 
     def succeeded(self) -> Ended:
         """Return this. Fail with its output, or raise its exception, if it did not end with exit code 0."""
@@ -72,7 +99,18 @@ def convtwins(*words: object, stdin: str | None = None, **variables: str | None)
         variables: environment variables; None removes one.
     """
     result = CliRunner().invoke(app, list(map(str, words)), input=stdin, env=variables)
-    return Ended(result.exit_code, result.stdout, result.stderr, result.output, result.exception)
+    return Ended(result.exit_code, result.stdout, result.stderr, result.output, result.exception, tuple(map(str, words)))
+
+
+@functools.cache
+def options_of(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the options of the command that a command line names, of `env create` those of `create`."""
+    command: Any = get_command(app)
+    for word in words:
+        if not hasattr(command, "get_command"):
+            break
+        command = command.get_command(typer.Context(command), word) or command
+    return frozenset(name for param in command.params for name in (*param.opts, *param.secondary_opts)) | {"--help"}
 
 
 def convtwins_json(*words: object, exit_code: int = 0) -> Any:

@@ -64,10 +64,11 @@ def check(
 
 
 def check_ended(ended: Ended, *, exit_code: int = 2, **parts: object) -> None:
-    """Assert that a command ended with a refusal of these parts, and printed nothing else."""
+    """Assert that a command ended with a refusal of these parts, which names no option that the command lacks."""
     assert ended.exit_code != 0, f"it was not refused: exit code 0\n{ended.output}"
     assert ended.exit_code == exit_code, f"exit code {ended.exit_code}\n{ended.output}"
     check(ended.refusal, **parts)  # type: ignore[arg-type]
+    assert not ended.strange_options, f"the command has no option {', '.join(ended.strange_options)}: {ended.refusal}"
 
 
 def _values(value: object) -> Collection[object]:

@@ -21,6 +21,7 @@ from common.data.sources.file_source import Content, FileSource, Listing, check_
 from common.data.sources.folder_layout import LAYOUT
 from common.data.sources.manifest import STRAY, Manifest
 from common.data.sources.splits import SPLITS
+from common.errors import Setting
 
 MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
@@ -132,13 +133,14 @@ def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
     def describe(row: int) -> str:
         return f"{manifest.paths[rows[row]]!r} of {widths[row]} x {heights[row]} pixels"
 
-    fix = "Use `--set data.image_size=64` to resize all of them."
+    resize = Setting("Resize all of them with", "data.image_size", 64)
     if widths[0] != heights[0]:
-        raise DataRefused(f"images in {tree} must be square. Received: {describe(0)}. {fix}")
+        raise DataRefused(f"images in {tree} must be square. Received: {describe(0)}.", setting=resize)
     differing = np.flatnonzero((widths != widths[0]) | (heights != heights[0]))
     if len(differing):
         raise DataRefused(
-            f"images in {tree} must all be of one size. Received: {describe(0)} and {describe(int(differing[0]))}. {fix}"
+            f"images in {tree} must all be of one size. Received: {describe(0)} and {describe(int(differing[0]))}.",
+            setting=resize,
         )
     return int(widths[0])
 
@@ -198,8 +200,9 @@ def _bad_files_error(manifest: Manifest, empty: set[tuple[str, str]], tree: Path
         for split, class_name in sorted(empty)
     ]
     return DataRefused(
-        f"{tree} is not clean: {_count_bad(num_files, len(manifest), len(empty))}. " + list_faults(faults, len(faults)) + "\n"
-        "Repair or remove them, or leave them out with `--on-bad skip`, or `--set data.on_bad=skip` in commands without it."
+        f"{tree} is not clean: {_count_bad(num_files, len(manifest), len(empty))}. "
+        f"{list_faults(faults, len(faults))}\nRepair or remove them.",
+        setting=Setting("Or leave them out with", "data.on_bad", "skip"),
     )
 
 

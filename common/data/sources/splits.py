@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from common.data.dataset import MAX_NAMED, DataRefused, LabeledExamples, join_names, list_faults
 from common.data.notes import in_two_classes, in_two_splits
+from common.errors import Setting
 
 SPLITS = ("train", "validation", "test")
 VERSION = 6
@@ -185,7 +186,8 @@ def _duplicate_notes(examples: LabeledExamples, first_equal: Ids, ids: Mapping[s
         raise DataRefused(
             f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
             + list_faults(pairs, len(shared))
-            + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
+            + "\nKeep each in one split.",
+            setting=Setting("Or allow them with", "data.duplicates", "allow"),
         )
     return notes
 

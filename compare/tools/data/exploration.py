@@ -26,7 +26,6 @@ SCHEMA_VERSION = 1
 
 _SPLITS = ("train", "validation", "test")
 _FALLBACK_PX = 64
-_OPTIONS = {"on_bad=skip": "--on-bad skip", "duplicates=allow": "--duplicates allow", "image_size=64": "--image-size 64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +177,7 @@ def _load_leniently(data: spec.Data, *, seed: int, cache_dir: str | None) -> _Lo
     try:
         return _LoadedData(data, sources.load(data, seed=seed, cache_dir=cache_dir), manifest, None)
     except DataRefused as error:
-        refusal = str(error).replace(", or `--set data.on_bad=skip` in commands without it", "")
-    for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
-        refusal = refusal.replace(f"--set data.{assignment}", option)
+        refusal = str(error)
     data = _lenient_options(data, manifest)
     try:
         return _LoadedData(data, sources.load(data, seed=seed, cache_dir=cache_dir), manifest, refusal)

@@ -15,6 +15,7 @@ from common.data import sources
 from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.spec import SpecError
+from common.spec.errors import format_value
 from compare.cli import errors
 from compare.cli.errors import FolderError
 from compare.cli.progress import Display
@@ -159,7 +160,7 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[st
     for framework in frameworks:
         if not isinstance(fields.get(framework), dict) or not fields[framework]:
             raise SpecError(
-                f"{path} has no tuned fields of {framework}. Received: {fields.get(framework)!r}. Use the folder of a "
-                "tuning of it, or a file of `field: value` lines."
+                f"{path} has no tuned fields of {framework}. Received: {format_value(fields.get(framework), framework)}. Use "
+                "the folder of a tuning of it, or a file of `field: value` lines."
             )
     return fields, data_hash

@@ -86,7 +86,7 @@ def _explained(error: pydantic.ValidationError) -> str:
     """Explain the first unknown field if there is one, else the first error. An unknown field may be a misspelt one."""
     first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     field = ".".join(map(str, first["loc"]))
-    received = shortened(f"{first['input']!r}", 100)
+    received = shortened(format_value(first["input"], first["loc"]), 100)
     if first["type"] == "missing":
         return f"{field} is missing. Add it."
     if first["type"] == "extra_forbidden":

@@ -109,8 +109,9 @@ class Study(Frozen):
         scales = values.pop("scales", {})
         try:
             if not isinstance(scales, dict) or any(not isinstance(group, dict) for group in scales.values()):
+                received = format_value(scales, "scales")
                 raise SpecError(
-                    f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
+                    f"scales must be groups of dotted fields. Received: {received}. Write {{smoke: {{tune.trials: 3}}}}."
                 )
             if scales:
                 parse_choices("scales", list(scales), SCALES)
@@ -194,7 +195,7 @@ _FIELDS = [
 
 def _explained(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
-    received = format_value(first["input"])
+    received = format_value(first["input"], first["loc"])
     field = ".".join(map(str, first["loc"])) or "study"
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(field, _FIELDS, n=1)

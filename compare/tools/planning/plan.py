@@ -13,6 +13,7 @@ from compare.cli.commands import Invocation, Outcome
 from compare.cli.option_rules import Needs
 from compare.cli.option_types import Integers, Names, Size
 from compare.cli.progress import display
+from compare.comparison import comparison_plan
 from compare.reporting import document
 from compare.results.workspace import FolderKind, Workspace
 from compare.running import options, run_settings
@@ -78,8 +79,7 @@ def command(
         *spec_options.to_request(limit=limit, cores=cores, replicas=replicas, hosts=hosts and [*hosts])
     )
     settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
-    if "model" not in settings.values:
-        raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
+    comparison_plan.check_model("plan", settings.values)
     twins, link = contestant_options.twins(settings.contestants), None if network is None else scaling_laws.parse_link(network)
     own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
     kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)

@@ -17,6 +17,7 @@ from common.frozen import Finite, Moment
 from common.machine import machine
 from common.machine.machine import Facts
 from common.spec import SpecError
+from common.spec.errors import format_value
 from compare.running import best_switches
 from compare.statistics.scaling_laws import LinkModel
 
@@ -101,8 +102,8 @@ def read(path: Path) -> PlannedMachine:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise SpecError(
-            f"{path} is no machine: {place}: {first['msg']}. Received: {first.get('input')!r}. Mend the file, or write a new "
-            f"one: {machine.COMMAND} plan --machine {HERE} --out DIR."
+            f"{path} is no machine: {place}: {first['msg']}. Received: {format_value(first.get('input'), first['loc'])}. Mend "
+            f"the file, or write a new one: {machine.COMMAND} plan --machine {HERE} --out DIR."
         ) from None
     if planned_machine.schema_version != SCHEMA_VERSION:
         raise SpecError(

@@ -12,6 +12,7 @@ from compare.cli import commands
 from compare.cli.commands import Invocation, Outcome
 from compare.cli.option_types import Factors
 from compare.cli.wording import count, joined, percent
+from compare.comparison import comparison_plan
 from compare.judgement.statement_words import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -54,8 +55,7 @@ def command(
         stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
     settings = run_settings.settings(*spec_options.to_request(limit=limit, cores=cores, replicas=replicas))
     settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
-    if "model" not in settings.values:
-        raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
+    comparison_plan.check_model("stragglers", settings.values)
     if settings.values.get("hosts"):
         raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
     twins = contestant_options.twins(settings.contestants)

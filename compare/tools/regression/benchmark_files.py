@@ -56,7 +56,7 @@ def read(path: Path) -> Measurement:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise FolderError(
             f"{path} is no whole file of pytest-benchmark ({type(error).__name__}: {error}). Name a results folder, or a file "
-            "that --benchmark-autosave or --benchmark-json has written."
+            "that pytest --benchmark-autosave or --benchmark-json has written."
         ) from None
 
 

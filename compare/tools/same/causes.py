@@ -31,8 +31,9 @@ _NEAR, _ABOUT = 0.06, 0.25
 of a command."""
 _LEAST_RATE_STEPS, _MOST_RATE_POINTS, _MOST_RATE = 8, 400, 32.0
 """Fewest steps for the factor of a learning rate, most points that it is fitted to, and its largest value."""
-_UNEXPLAINED = 0.08
-"""Largest part of the squared differences that a fitted learning rate may leave."""
+_UNEXPLAINED, _UNEXPLAINED_SPEED = 0.02, 0.5
+"""Largest part of the squared differences that a fitted learning rate may leave if its number is named, and if it tells which
+curve falls faster."""
 _PRECISION_DIFFERENCE = 2e-2
 """Largest relative difference of a first loss that a lower precision explains."""
 _UNCORRELATED = 0.4
@@ -274,7 +275,7 @@ def _by_place(pattern: _Pattern) -> Iterator[CurveCause]:
         yield from _from_first_step(pattern, has_gaps=has_gaps)
     elif has_gaps:
         rate = _learning_rate(pattern)
-        yield from [rate] if rate else []
+        yield from [rate] if rate and not rate.variant else []
         yield CurveCause(
             "between-lines", {"step": int(aligned.steps[pattern.start]), "before": int(aligned.steps[pattern.start - 1])}
         )
@@ -297,7 +298,7 @@ def _from_first_step(pattern: _Pattern, *, has_gaps: bool) -> Iterator[CurveCaus
     order, weights = CurveCause("order"), CurveCause("initial-weights")
     median = float(np.median(comparison.relative[: len(difference)]))
     uneven = CurveCause("uneven-parts", {"by": median})
-    if has_gaps and (rate := _learning_rate(pattern)):
+    if has_gaps and (rate := _learning_rate(pattern)) and not rate.variant:
         yield rate
     precision = CurveCause("precision", {"by": float(comparison.relative[0])}, "size")
     changes = np.abs(np.diff(pattern.a))
@@ -360,7 +361,7 @@ def _is_noise(difference: Floats) -> bool:
 
 
 def _learning_rate(pattern: _Pattern) -> CurveCause | None:
-    """Return the factor of the learning rate, if B's losses fall as A's do at another speed.
+    """Return the factor of the learning rate, if B's losses fall as A's do at another speed, or which of them falls faster.
 
     A's losses are modelled as a sum of decays f(t) with noise, B's as f(times t) with the same noise, since both train on the
     same batches. So the difference is f(times t) - f(t), with little noise.
@@ -391,8 +392,10 @@ def _learning_rate(pattern: _Pattern) -> CurveCause | None:
     if not fits:
         return None
     _, times, unexplained = min(fits)
-    if unexplained > _UNEXPLAINED or 1 / 1.1 < times < 1.1:
+    if unexplained > _UNEXPLAINED_SPEED or 1 / 1.1 < times < 1.1:
         return None
+    if unexplained > _UNEXPLAINED:  # losses of a real network are no sum of decays: the speed is right, its number may be not
+        return CurveCause("learning-rate", {"speed": "faster" if times > 1 else "more slowly"}, "unknown")
     whole = round(max(times, 1 / times))
     named = float(whole if times > 1 else 1 / whole)
     times = named if abs(times / named - 1) <= _NEAR and whole > 1 else times

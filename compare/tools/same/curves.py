@@ -45,7 +45,7 @@ class LossesError(UserError, ValueError):
 
 
 class WrittenDigits(NamedTuple):
-    """WrittenDigits that losses are written with."""
+    """Digits that losses are written with."""
 
     number: int
     is_significant: bool
@@ -72,7 +72,7 @@ class Curve(NamedTuple):
 
     @property
     def digits(self) -> WrittenDigits | None:
-        """WrittenDigits that are written. None: the values are written in full.
+        """Digits that are written. None: the values are written in full.
 
         Values of several magnitudes tell decimals from significant digits: if the larger ones have fewer decimals.
         """

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import typer
+from pydantic import Field, model_validator
 
+from common.artifacts import records
+from common.frozen import Exact
 from common.spec import SpecError
 from compare.cli import commands
 from compare.cli.commands import Invocation, Outcome
@@ -20,13 +23,49 @@ from compare.proof.step_truth import COPIES, MOST_COPIES
 from compare.reporting.document import Report
 from compare.results.workspace import FolderKind
 from compare.running import options
-from compare.tools.same import golden, judging, same_report, subjects
-from compare.tools.same.curves import LINES, Curve
-from compare.tools.same.golden import GoldenCurve
+from compare.tools.same import judging, same_report, subjects
+from compare.tools.same.curves import LINES, Curve, LossesError
 from compare.tools.same.judging import Copies, CurveComparison
 from compare.tools.same.subjects import LOSSES_WORD, Columns, CommandError, Subject
 
 Tell = Callable[[str], None]
+_GOLDEN_VERSION = 1
+_GOLDEN_REMEDY = "Take it back from your repository, or remove it and store it again."
+_Step = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class GoldenCurve(Exact):
+    """The losses of a command, with what its copies differed by."""
+
+    schema_version: Literal[1] = _GOLDEN_VERSION
+    kind: Literal["golden curve"] = "golden curve"
+    command: str
+    steps: Annotated[list[_Step], Field(min_length=1)]
+    losses: list[float]
+    epochs: list[_Step] | None = None
+    is_counted: bool = False
+    rounding: list[float] | None = None
+    """Rounding error at each step. None: no copies were made."""
+    copies: Annotated[int, Field(ge=0)] = 0
+    is_moved: bool = False
+
+    @model_validator(mode="after")
+    def _lengths(self) -> GoldenCurve:
+        lengths = {len(values) for values in (self.steps, self.losses, self.epochs, self.rounding) if values is not None}
+        if len(lengths) != 1 or any(after <= before for before, after in zip(self.steps, self.steps[1:], strict=False)):
+            raise ValueError("its lists differ in length, or its steps do not ascend")
+        return self
+
+    @property
+    def curve(self) -> Curve:
+        epochs = None if self.epochs is None else np.array(self.epochs, np.int64)
+        return Curve(self.command, np.array(self.steps, np.int64), np.array(self.losses), epochs, self.is_counted)
+
+    def rounding_at(self, places: npt.NDArray[np.int64]) -> Copies | None:
+        """Return what its copies differed by at some places. None: it has none."""
+        if self.rounding is None:
+            return None
+        return Copies(np.array(self.rounding)[places], self.copies, self.is_moved)
 
 
 class SideRuns(NamedTuple):
@@ -99,11 +138,18 @@ def command(
         comparison = compare((sides[0], sides[1]), request, tell)
         return Outcome(same_report.report(comparison, (sides[0], sides[1]), words), out)
     if golden_file.exists():
-        stored = golden.read(golden_file)
+        stored = read_golden(golden_file)
         comparison = compare_with_golden(stored, sides[0], request, tell)
         stored_side = Subject("A", f"{golden_file}: {stored.command}")
         return Outcome(same_report.report(comparison, (stored_side, sides[0]), words), out)
     return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
+
+
+def read_golden(path: Path) -> GoldenCurve:
+    """Read a stored curve."""
+    return records.read(
+        path, GoldenCurve, kind="golden curve", remedy=_GOLDEN_REMEDY, version=_GOLDEN_VERSION, raises=LossesError
+    )
 
 
 def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambda text: None) -> CurveComparison:
@@ -149,6 +195,7 @@ def _judge_with_copies(
 
 
 def _store(path: Path, side: Subject, request: Request, tell: Tell, words: Sequence[str]) -> Report:
+    """Store the curve of a side, with what its copies differ by."""
     new = _read(side, request, tell)
     if not np.isfinite(new.curve.losses).all():
         place = int(np.argmin(np.isfinite(new.curve.losses)))
@@ -158,8 +205,19 @@ def _store(path: Path, side: Subject, request: Request, tell: Tell, words: Seque
         )
     if request.copies:
         (new,) = _copy([new], request.copies, request, tell)
-    golden.write(path, side.text, new.curve, _measure(new, np.arange(len(new.curve.steps)), request))
-    return same_report.stored_report(path, side, new.curve, words)
+    curve, copies = new.curve, _measure(new, np.arange(len(new.curve.steps)), request)
+    golden = GoldenCurve(
+        command=side.text,
+        steps=curve.steps.tolist(),
+        losses=curve.losses.tolist(),
+        epochs=None if curve.epochs is None else curve.epochs.tolist(),
+        is_counted=curve.is_counted,
+        rounding=None if copies is None else copies.rounding.tolist(),
+        copies=0 if copies is None else copies.number,
+        is_moved=copies is not None and copies.is_moved,
+    )
+    records.write(path, golden)
+    return same_report.stored_report(path, side, curve, words)
 
 
 def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, Path | None]:

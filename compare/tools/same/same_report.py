@@ -59,7 +59,7 @@ def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: S
     cause_sentences = [f"{cause.name}: {same_words.cause_sentence(cause)}" for cause in causes]
     experiments = [f"{cause.name}: {same_words.experiment(cause)}" for cause in causes]
     if comparison.first_beyond is not None and not causes:
-        cause_sentences = same_words.sentences([Statement(kind="no_cause", level="info")])
+        cause_sentences = same_words.sentences([_statement("no_cause", "info")])
     steps = _rows(comparison)
     table, screen_table = (
         Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *extent))
@@ -148,7 +148,7 @@ def _answer(comparison: CurveComparison) -> Statement:
             return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_repeat"
-            return Statement(kind=kind, level="finding", values={**values, "largest": largest})
+            return _statement(kind, "finding", {**values, "largest": largest})
         case "another training":
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
@@ -161,8 +161,7 @@ def _answer(comparison: CurveComparison) -> Statement:
             if (blunt := comparison.first_blunt) is not None:
                 values |= {"moved": comparison.is_moved, "place": blunt, "step": int(comparison.aligned.steps[blunt])}
                 return _statement("curves_blunt", "trouble", values)
-            kind = "curves_undecided"
-            return Statement(kind=kind, level="trouble", values={**values, "largest": largest})
+            return _statement("curves_undecided", "trouble", {**values, "largest": largest})
 
 
 def _first_difference(comparison: CurveComparison) -> list[Statement]:
@@ -217,7 +216,7 @@ def _cautions(comparison: CurveComparison) -> list[Statement]:
             statements.append(_statement("gaps", "caution", values))
     if aligned.in_order:
         ranges = {letter.lower(): f"{curve.steps[0]} to {curve.steps[-1]}" for letter, curve in zip("AB", curves, strict=True)}
-        statements.append(Statement(kind="in_order", level="caution", values=dict(ranges)))
+        statements.append(_statement("in_order", "caution", ranges))
     if aligned.both_end is not None:
         statements.append(_statement("both_end", "caution", {"step": aligned.both_end}))
     for letter, curve in zip("AB", curves, strict=True):

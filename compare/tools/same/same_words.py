@@ -205,8 +205,8 @@ CAUSES: dict[str, tuple[Template, Template]] = {
     "learning-rate/unknown": (
         "The first loss is the same, so weights and first batch are too. The first update differs, and B's losses fall "
         "{speed}: learning rate, scale of the gradients (sum or mean), weight decay, clipping, or the optimizer.",
-        "Print the norms of the gradient and of the update at the first step in both. A factor in the first is a scale, in the "
-        "second alone a setting of the optimizer.",
+        "Print the norms of the gradient and of the update at the first step in both. Their ratio is the factor. If the "
+        "gradients differ by it, it is a scale. If the updates alone do, it is a setting of the optimizer.",
     ),
     "second-update": (
         "The first update is the same, the second is not (step {step}): what has a memory differs. Momentum, Adam's betas or "

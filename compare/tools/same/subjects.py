@@ -23,6 +23,7 @@ LOSSES_WORD = "{losses}"
 """Stands in a command for the file or folder that it writes its losses to."""
 SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELL_WORDS = {"&&", "||", "|", ";", ">", ">>", "<", "&", "2>&1"}
 _FILE_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".log"}
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "horovodrun"}
@@ -147,13 +148,16 @@ def subject(letter: str, text: str, written: Path | None = None) -> Subject:
         raise SpecError(f"{letter} cannot be read as a command ({error}). Received: {text}. Close the quotes.") from None
     if not words:
         raise SpecError(f"{letter} is a command or a file of losses. Received: nothing. Use e.g. 'python train.py'.")
+    if shell := [word for word in words if word in _SHELL_WORDS]:
+        raise SpecError(f"{letter} has {shell[0]}, but no shell reads it. Received: {text}. Use sh -c '...'.")
     if shutil.which(words[0]) is None:
         if len(words) == 1 and is_data:
             raise SpecError(f"{letter} names a file that is not there. Received: {text}. Name a file of losses.")
-        advice = f"Name a program that is there{', or use sh -c' if '=' in words[0] else ''}."
-        raise SpecError(f"{letter} is neither a file nor a command that can be started. Received: {text}. {advice}")
-    if shell := [word for word in words if word in _SHELL_WORDS]:
-        raise SpecError(f"{letter} has {shell[0]}, but no shell reads it. Received: {text}. Use sh -c '...'.")
+        if _ASSIGNMENT.match(words[0]):
+            raise SpecError(f"{letter} sets a variable, but no shell reads it. Received: {text}. Use 'env {text.strip()}'.")
+        raise SpecError(
+            f"{letter} is neither a file nor a command that can be started. Received: {text}. Name a program that is there."
+        )
     return Subject(letter, text, tuple(words), written)
 
 

@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from common import spec
 from common.frozen import Finite
 from common.spec import SpecError
+from common.spec.errors import format_value
 from compare.results.store import flatten
 
 DEFAULT: dict[str, Any] = {
@@ -95,9 +96,10 @@ def check_space(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Sp
     distributions: dict[str, BaseDistribution] = {}
     fixed: dict[str, Any] = {}
     for field, raw in ranges.items():
+        received = format_value(raw, field)
         for reason, refused in _REFUSED.items():
             if field in refused.split():
-                raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {raw!r}. Leave it out.")
+                raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {received}. Leave it out.")
         try:
             distribution = _distribution(field, raw, values)
         except SpecError as error:
@@ -131,39 +133,41 @@ _FORMS = "Write {low: ..., high: ...} with log: true or step: ... where wanted, 
 
 
 def _distribution(field: str, raw: Any, values: dict[str, Any]) -> BaseDistribution:
+    received = format_value(raw, field)
     if not isinstance(raw, dict):
-        raise SpecError(f"{field} needs a range. Received: {raw!r}. {_FORMS}.")
+        raise SpecError(f"{field} needs a range. Received: {received}. {_FORMS}.")
     try:
         parsed = _Choices.model_validate(raw) if "choices" in raw else _Range.model_validate(raw)
     except pydantic.ValidationError as error:
         detail = error.errors()[0]
         place = ".".join(map(str, (field, *detail["loc"][:2])))
-        raise SpecError(f"{place}: {detail['msg']}. Received: {raw!r}. {_FORMS}.") from None
+        raise SpecError(f"{place}: {detail['msg']}. Received: {received}. {_FORMS}.") from None
     if isinstance(parsed, _Choices):
         if not parsed.choices:
-            raise SpecError(f"{field} has no choices. Received: {raw!r}. {_FORMS}.")
+            raise SpecError(f"{field} has no choices. Received: {received}. {_FORMS}.")
         choices = [_parse_value(field, choice, values) for choice in parsed.choices]
         if len(set(map(repr, choices))) < len(choices):
-            raise SpecError(f"{field} names a choice twice. Received: {raw!r}. Name each once.")
+            raise SpecError(f"{field} names a choice twice. Received: {received}. Name each once.")
         return CategoricalDistribution(choices)
     return _range_distribution(field, parsed, raw, values)
 
 
 def _range_distribution(field: str, parsed: _Range, raw: Any, values: dict[str, Any]) -> BaseDistribution:
     low, high = (_parse_value(field, int(end) if end.is_integer() else end, values) for end in (parsed.low, parsed.high))
+    received = format_value(raw, field)
     if isinstance(low, bool) or not isinstance(low, int | float):
-        raise SpecError(f"{field} is no number and has no range. Received: {raw!r}. Write {field}: {{choices: [...]}}.")
+        raise SpecError(f"{field} is no number and has no range. Received: {received}. Write {field}: {{choices: [...]}}.")
     if not low < high:
-        raise SpecError(f"{field}: low must be below high. Received: {raw!r}. Use one choice for a single value.")
+        raise SpecError(f"{field}: low must be below high. Received: {received}. Use one choice for a single value.")
     if parsed.log and (low <= 0 or parsed.step is not None):
-        raise SpecError(f"{field}: log needs low above 0, and no step. Received: {raw!r}. Leave out one of them.")
+        raise SpecError(f"{field}: log needs low above 0, and no step. Received: {received}. Leave out one of them.")
     if parsed.step is not None and not 0 < parsed.step <= high - low:
-        raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {raw!r}. Use a smaller one.")
+        raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {received}. Use a smaller one.")
     if parsed.step is not None and (high - low) / parsed.step > _MAX_STEPS:
-        raise SpecError(f"{field} has more than {_MAX_STEPS:,} steps. Received: {raw!r}. Use a larger one.")
+        raise SpecError(f"{field} has more than {_MAX_STEPS:,} steps. Received: {received}. Use a larger one.")
     if isinstance(low, int):
         if parsed.step is not None and not parsed.step.is_integer():
-            raise SpecError(f"{field} is a whole number and needs a whole step. Received: {raw!r}. Use 1 or more.")
+            raise SpecError(f"{field} is a whole number and needs a whole step. Received: {received}. Use 1 or more.")
         step = int(parsed.step or 1)
         return IntDistribution(low, low + (high - low) // step * step, log=parsed.log, step=step)
     if parsed.step is not None:  # in decimals, because 0.9 is three times 0.3 only there
@@ -179,7 +183,7 @@ def _parse_value(field: str, value: Any, values: dict[str, Any]) -> Any:
     built = spec.build(spec.overlay(shared, {field: value}))
     fields = flatten(built.model_dump())
     if field not in fields:
-        raise SpecError(f"{field} is a group of fields. Received: {value!r}. Name one of them.")
+        raise SpecError(f"{field} is a group of fields. Received: {format_value(value, field)}. Name one of them.")
     return fields[field]
 
 

@@ -24,4 +24,4 @@ def test_shared_memory_that_cannot_be_written_is_refused_by_name() -> None:
         pytest.skip("this system lets nobody mount a folder in a namespace of his own")
     done = processes.run([*inside, sys.executable, "-c", CHECK])
     last = done.stderr.splitlines()[-1]
-    assert done.exit_code == 1 and "/dev/shm" in last and "Read-only file system" in last and "--input inline" in last
+    assert done.exit_code == 1 and "/dev/shm" in last and "Read-only file system" in last and "input=inline" in last

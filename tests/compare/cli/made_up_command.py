@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from common.errors import Setting
 from common.spec import SpecError
 from compare.cli import commands
 from compare.cli.commands import Invocation, Outcome
@@ -30,7 +31,9 @@ class Sizes:
 def command(
     invocation: Invocation,
     *,
-    ending: Annotated[Literal["well", "badly", "refused", "interrupted", "unfinished"] | None, typer.Option()] = None,
+    ending: Annotated[
+        Literal["well", "badly", "refused", "too-low", "too-deep", "interrupted", "unfinished"] | None, typer.Option()
+    ] = None,
     sizes: Sizes,
     out: Annotated[Path | None, typer.Option()] = None,
 ) -> Outcome:
@@ -39,6 +42,10 @@ def command(
     invocation.progress.tell("computing")
     if ending == "refused":
         raise SpecError("--ending is refused. Received: refused. Use well.")
+    if ending == "too-low":
+        raise SpecError("The height is refused.", setting=Setting("Or use", "made_up.height", 3))
+    if ending == "too-deep":
+        raise SpecError("The depth is refused.", setting=Setting("Or use", "made_up.depth", 3))
     if ending == "interrupted":
         os.kill(os.getpid(), signal.SIGINT)
     areas = [sizes.height * width for width in sizes.widths]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import pickle
 import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from common.errors import Setting
+from common.spec import SpecError
 from compare.__main__ import MODULES, modules, source_of
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
@@ -52,6 +55,14 @@ def test_an_error_that_a_user_can_fix_is_one_line() -> None:
     done = convtwins("made-up", "--ending", "refused")
     check_ended(done, exit_code=2, field="--ending", received="refused", fix="well")
     assert done.stdout == ""
+
+
+def test_an_error_names_the_commands_own_option_for_a_setting_and_nothing_that_the_command_lacks() -> None:
+    assert convtwins("made-up", "--ending", "too-low").stderr.splitlines()[-1] == "The height is refused. Or use `--height 3`."
+    assert convtwins("made-up", "--ending", "too-deep").stderr.splitlines()[-1] == "The depth is refused."
+    deep = SpecError("The depth is refused.", setting=Setting("Or use", "made_up.depth", 3))
+    assert str(deep) == "The depth is refused. Or use `made_up.depth=3`."
+    assert str(pickle.loads(pickle.dumps(deep))) == str(deep)  # noqa: S301  as workers send it
 
 
 def test_a_broken_rule_and_a_wrong_value_are_refused_before_any_work() -> None:

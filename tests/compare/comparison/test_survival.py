@@ -269,10 +269,17 @@ def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
     assert fake_comparison(tmp_path / "out").exit_code == 1
     before = sealed(tmp_path / "out")
     behave(fake_twins)
-    convtwins("run", "--resume", tmp_path / "out").succeeded()
+    resumed = convtwins("run", "--resume", tmp_path / "out").succeeded()
+    (line,) = [line for line in resumed.progress if "set aside" in line]
+    assert line == (
+        "1 run did not end well: left-serial-1core (repeat 1). It begins again. What was written is set aside in "
+        "runs/*.attempt*."
+    )
+    assert (tmp_path / "out" / "runs" / "left-serial-1core-r0.attempt1").is_dir()
     now = sealed(tmp_path / "out")
     assert now["right-serial-1core-r0"] == before["right-serial-1core-r0"]
     assert results.load(tmp_path / "out" / "runs" / "left-serial-1core-r0" / "result.json").status == "ok"
+    assert "set aside" not in convtwins("run", "--resume", tmp_path / "out").succeeded().stderr
     again = convtwins_json("run", "--resume", tmp_path / "out", "--repeats", "2")
     assert again["comparison"]["repeats"] == 2
     fewer = convtwins("run", "--resume", tmp_path / "out", "--repeats", "1")

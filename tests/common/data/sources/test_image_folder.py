@@ -171,7 +171,7 @@ REFUSED = {
     "no_files": ({}, ("holds no images",)),
     "text_among_them": (
         tree("cat", "dog") | {"cat/notes.txt": b"hi"},
-        ("'cat/notes.txt': no image suffix", "leave them out with `--on-bad skip`"),
+        ("'cat/notes.txt': no image suffix", "leave them out with `data.on_bad=skip`"),
     ),
     "one_class": (tree("cat"), ("at least 2 classes", "'cat' alone")),
     "images_beside_class_folders": (tree("cat", "dog") | {"0.png": image("0")}, ("outside of the layout", "'0.png'")),
@@ -185,9 +185,9 @@ REFUSED = {
     "other_classes": (tree("train/a", "train/b", "test/a", "test/c"), ("test lacks 'b'", "train lacks 'c'")),
     "other_size": (
         tree("cat", "dog") | {"dog/9.png": image("9", 9, 9)},
-        ("all be of one size", "'dog/9.png' of 9 x 9", "--set data.image_size=64"),
+        ("all be of one size", "'dog/9.png' of 9 x 9", "data.image_size=64"),
     ),
-    "not_square": ({f"{n}/{n}.png": image(n, 12, 8) for n in "abc"}, ("must be square", "12 x 8", "--set data.image_size=64")),
+    "not_square": ({f"{n}/{n}.png": image(n, 12, 8) for n in "abc"}, ("must be square", "12 x 8", "data.image_size=64")),
 }
 
 

@@ -125,7 +125,7 @@ def test_what_is_broken_is_shown_with_its_reason_and_ends_with_exit_code_4(
     assert found["files"]["empty_class_folders"] == ["train/Potato_healthy"]
     assert found["splits"] == {"train": 22, "validation": 24, "test": 2}  # shown without the broken ones
     assert found["content_hash"] is None
-    assert found["refusal"].count("--on-bad skip") == 1  # and no second time for commands without the option
+    assert found["refusal"].count("--on-bad skip") == 1
     monkeypatch.chdir(tmp_path)
     done = convtwins("data", "photos", "--full")
     assert done.exit_code == 4 and done.stderr
@@ -537,4 +537,4 @@ def test_the_first_screen_says_whether_the_data_can_be_used(
     report = data_report.report(found, train="convtwins run --data photos")
     shown = screens(report, None)
     assert ("train on it" in shown) == (found.refusal is None) == (name == "clean")
-    assert ("--on-bad skip" in shown) == (name == "broken") and ("--duplicates allow" in shown) == (name == "copies")
+    assert ("data.on_bad=skip" in shown) == (name == "broken") and ("data.duplicates=allow" in shown) == (name == "copies")

@@ -10,6 +10,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from common import spec
+from common.data import sources
+from common.data.sources import DataRefused
 from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
@@ -23,11 +25,12 @@ from compare.tools.matching import match as matching
 from compare.tools.matching.causes import Cause
 from compare.tools.matching.match_words import CAUSES, KNOWN_CAUSES, cause_sentence, optimizer_words, sentences
 from compare.tools.matching.model_comparison import ACCEPTED, FAILED, FOLLOWS, PASSED, ROUNDS, Match, ModelProcess, RungResult
+from tests.common.made_up_data import image, tree, write_folder
 from tests.planted import pair_for_run
 from tests.support import processes
-from tests.support.command_line import convtwins_process
+from tests.support.command_line import convtwins, convtwins_process
 from tests.support.processes import Finished
-from tests.support.refusals import refused
+from tests.support.refusals import check_ended, refused
 
 TORCH, KERAS = "tests.planted.ports_torch", "tests.planted.ports_keras"
 IMAGE, CLASSES = (8, 8, 3), 5
@@ -723,6 +726,18 @@ def test_from_python_a_wrong_number_is_refused_as_on_the_command_line(wrong: dic
     with refused(SpecError, field=name) as caught:
         api.match("a:b", "c:d", **{"image": IMAGE, "classes": 5, **wrong})
     assert caught.error.received == repr(value)
+
+
+def test_a_damaged_image_is_refused_without_an_option_that_match_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "start", pytest.fail)  # a guard: what is refused starts nothing
+    photos = write_folder(tmp_path / "photos", tree("cat", "dog") | {"cat/torn.png": image("torn")[:60]})
+    words = ("tests.planted.ports_torch:Net", "tests.planted.ports_keras:port", "--input", "8x8x3", "--classes", "5")
+    ended = convtwins("match", *words, "--data", photos)
+    check_ended(ended, exit_code=4, names=["'cat/torn.png'", "Repair or remove them."])
+    assert ended.stderr.endswith("Repair or remove them.\n")
+    asked = spec.build({"data": {"source": str(photos)}})
+    with refused(DataRefused, names=["Or leave them out with `data.on_bad=skip`."]):
+        sources.load(asked.data, seed=0)
 
 
 def test_a_class_of_a_notebook_is_refused() -> None:

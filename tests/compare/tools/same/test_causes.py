@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ DRAWS = np.random.default_rng(3)
 TREND = 0.3 + 0.5 * np.exp(-np.arange(STEPS) / 15.0)
 NOISE = DRAWS.normal(0, 0.03, STEPS)
 A = TREND + NOISE
+
+
+CORPUS = Path(__file__).parent / "corpus"
 
 
 def curve(losses: Any, first: int = 1, every: int = 1, epochs: Any = None) -> Curve:
@@ -159,6 +163,16 @@ def test_every_cause_has_a_sentence_and_an_experiment(key: str) -> None:
     cause = CurveCause(name, values, variant)
     for sentence in (same_words.cause_sentence(cause), same_words.experiment(cause)):
         assert sentence.endswith(".") and "{" not in sentence
+
+
+@pytest.mark.parametrize("name", ["twice_the_rate", "twice_the_rate_with_dropout"])
+def test_losses_of_a_network_tell_which_falls_faster_and_no_wrong_number(name: str) -> None:
+    """PyTorch trained a small network at one rate and at twice that. A sum of decays does not describe its losses."""
+    a, b = np.loadtxt(CORPUS / f"{name}.csv", delimiter=",", skiprows=1).T
+    copies = judging.Copies(np.full(len(a), 1e-7), 3, is_moved=True)
+    causes_found = causes.explain(judged(curve(a), curve(b), copies=(copies, None)), (None, None))
+    (rate,) = [cause for cause in causes_found if cause.name == "learning-rate"]
+    assert (rate.key, rate.values["speed"]) == ("learning-rate/unknown", "faster")
 
 
 def test_a_rate_that_ends_in_a_rise_is_told_by_its_first_steps() -> None:

@@ -33,7 +33,7 @@ def test_a_small_excess_over_a_stored_curve_gets_all_copies(apart: str, verdict:
 
     request = Request(Columns(), 3, ulp=True)
     assert same._store(Path("golden.json"), side("A", "0"), request, lambda text: None, []).exit_code == 1
-    comparison = same.compare_with_golden(same.golden.read(Path("golden.json")), side("B", apart), request)
+    comparison = same.compare_with_golden(same.read_golden(Path("golden.json")), side("B", apart), request)
     new = comparison.copies[1]
     assert (comparison.verdict, 0 if new is None else new.number) == (verdict, copies)
 
