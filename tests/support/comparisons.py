@@ -1,6 +1,7 @@
 """The one builder of stored comparisons, their rows and results, and of files of
 pytest-benchmark: made up, with round numbers."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, Profile
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
-from compare.results.store import Comparison, ProofRecord, SetAside, StoredComparison, run_folder, write_plan
+from compare.results.store import SPEC_FILE, Comparison, ProofRecord, SetAside, StoredComparison, run_folder, write_plan
 from compare.running.comparison_settings import ComparisonSettings
 from compare.running.matrix import Row, Unavailable
 
@@ -518,3 +519,16 @@ def benchmark_file(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values))
     return path
+
+
+def overlaps(folder: Path, *rows: Row) -> set[frozenset[str]]:
+    """Which rows had runs at the same time, from the start of the one until the end of the other."""
+    spans = {
+        row.id: tuple((run_folder(folder, row.id, 0) / name).stat().st_mtime for name in (SPEC_FILE, results.RESULT_FILE))
+        for row in rows
+    }
+    return {
+        frozenset((one.id, other.id))
+        for one, other in itertools.combinations(rows, 2)
+        if max(spans[one.id][0], spans[other.id][0]) < min(spans[one.id][1], spans[other.id][1])
+    }

@@ -14,12 +14,13 @@ import pytest
 
 from common import spec
 from common.artifacts import checkpoint, event_log, results
-from common.machine import placement
+from common.machine import machine, placement
 from common.processes import supervisor
+from compare.results import store
 from compare.running.twins import Twins
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
-from tests.support import processes
+from tests.support import comparisons, processes
 from tests.twins.runs import ENDLESS, PROJECT, RANKS, SECONDS, SETTINGS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
@@ -106,6 +107,29 @@ def test_a_comparison_restarts_a_run_over_two_hosts(framework: str, hosts: list[
     (death,) = result.restarts
     assert f"rank 1 of 2 on {hosts[1]} was ended by SIGKILL" in death.reason
     assert (result.status, result.resumes, len(result.epochs)) == ("ok", 1, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(machine.available_cores() < 2, reason="two hosts and rows of other cores need two cores")
+def test_a_row_over_two_hosts_overlaps_no_row_that_takes_turns_and_turns_change_no_loss(
+    framework: str, hosts: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(SETTINGS))
+    modes = ("--frameworks", framework, "--modes", "serial,multi_process", "--hosts", ",".join(hosts), "--no-proof")
+    words = (sys.executable, "-m", "convtwins", "run", "--spec", tmp_path / "spec.json", *modes)
+    trained: list[dict[str, Any]] = []
+    for turns, takes_turns in (("--turns", True), ("--no-turns", False)):
+        out = tmp_path / turns
+        processes.run([*over(hosts), *words, turns, "--out", out], CONVTWINS_RSH=SHELL).succeeded()
+        stored = store.read(out)
+        rows = stored.comparison.rows
+        runs = {row.id: stored.runs[row.id][0] for row in rows}
+        here = frozenset(row.id for row in rows if not row.spec.hosts)
+        assert [row.spec.hosts for row in rows if row.id not in here] == [tuple(hosts)] and len(here) == 2
+        assert comparisons.overlaps(out, *rows) == ({here} if takes_turns else set())
+        assert {row for row, run in runs.items() if run.round_id} == (here if takes_turns else set())
+        trained.append({row: [epoch.train for epoch in run.epochs] for row, run in runs.items()})
+    assert trained[0] == trained[1] and all(len(epochs) == SETTINGS["epochs"] for epochs in trained[0].values())
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
 
-import itertools
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from common.artifacts import checkpoint, results
-from common.artifacts.results import RESULT_FILE
 from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.cli.interrupt import Interrupted, interruptible
@@ -21,7 +19,6 @@ from compare.results import store
 from compare.running import launch, matrix
 from compare.running.contestants import Contestant
 from compare.running.interleaving import Job
-from compare.running.matrix import Row
 from compare.running.twins import Twins
 from tests.compare.conftest import behave
 from tests.support import comparisons
@@ -245,19 +242,6 @@ def test_a_dry_run_says_what_restarts_cost_and_which_runs_would_start_over(fake_
     assert "2 times (--restarts)" in shown and f"{row}; {why.partition(':')[0]}" in shown
 
 
-def overlaps(folder: Path, *rows: Row) -> set[frozenset[str]]:
-    """Which rows had runs at the same time, from the start of the one until the end of the other."""
-    spans = {
-        row.id: tuple((store.run_folder(folder, row.id, 0) / name).stat().st_mtime for name in (store.SPEC_FILE, RESULT_FILE))
-        for row in rows
-    }
-    return {
-        frozenset((one.id, other.id))
-        for one, other in itertools.combinations(rows, 2)
-        if max(spans[one.id][0], spans[other.id][0]) < min(spans[one.id][1], spans[other.id][1])
-    }
-
-
 @pytest.mark.parametrize("hosts", [["127.0.0.1", "127.0.0.2"], []])
 def test_a_row_over_several_hosts_overlaps_no_other_one_while_these_import_together(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, hosts: list[str]
@@ -270,5 +254,5 @@ def test_a_row_over_several_hosts_overlaps_no_other_one_while_these_import_toget
     jobs = [Job(row, 0) for row in (one, over_hosts, other)]
     ended = dict(executor.execute_together(jobs, Twins(["left", "right"]), tmp_path, lambda events: None))
     assert [ended[place].status for place in range(3)] == ["ok"] * 3
-    together = overlaps(tmp_path, one, over_hosts, other)
+    together = comparisons.overlaps(tmp_path, one, over_hosts, other)
     assert together == {frozenset(("left", "right"))} if hosts else len(together) == 3
