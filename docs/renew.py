@@ -1,8 +1,10 @@
 """Makes the example of these pages again, and all that is quoted of it, and the tables of measurements from stored results.
 
-    make example                          the example and all that shows it
-    make measurements                     tables of measurements.md, from the results in docs/measured and docs/example
-    python docs/renew.py measure NAME     first runs the command of MEASURED[NAME], and stores its results there
+    make example                               the example and all that shows it
+    make measurements                          tables of measurements.md, from the results in docs/measured and docs/example
+    python docs/renew.py measure NAME...       first runs the commands of these tables, and stores their results there
+    python docs/renew.py measure environments OLD=FOLDER NEW=FOLDER    says what words of a command stand for
+    python docs/renew.py store NAME FOLDER...  takes comparisons that have been run already
 
 The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
 reading-a-report.md quotes each section of its report. Numbers in the page's sentences are yours to renew: a test names the
@@ -19,21 +21,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 DOCS = Path(__file__).parent
-sys.path.append(str(DOCS.parent))
+sys.path += [str(DOCS.parent), str(DOCS)]
+
+import measurements  # noqa: E402
 
 from common.artifacts import atomic_files  # noqa: E402
-from common.machine import machine  # noqa: E402
-from compare.cli import wording  # noqa: E402
-from compare.reporting import comparison_report, tables  # noqa: E402
-from compare.reporting.document import without_options  # noqa: E402
-from compare.reporting.tables import Column, Table  # noqa: E402
 
-EXAMPLE = DOCS / "example"
+EXAMPLE = measurements.EXAMPLE
 PAGE = DOCS / "reading-a-report.md"
 PICTURE = "seconds_per_epoch.png"
 RUN = ("run", "--preset", "digits", "--modes", "serial", "--cores", "1", "--repeats", "5", "--out", "example")
@@ -42,115 +39,18 @@ REFERENCE = "\n## The files of a report\n"
 """Behind this heading the page quotes no report."""
 
 
-MEASUREMENTS, MEASURED_FOLDER = DOCS / "measurements.md", DOCS / "measured"
-MEASURED = {"referee": ("parity", "--referee", "--model", "simple_cnn,mini_xception,resnet18")}
-"""Commands whose results make a table, by the name of their file in docs/measured."""
-_RESULTS = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
-"""A table of stored results on a page."""
-
-
-def main(task: str = "example", *names: str) -> None:
-    """Train the example and renew what shows it, or renew the tables of measurements, these measured again."""
+def main(task: str = "example", *words: str) -> None:
+    """Train the example and renew what shows it; or measure or store tables, and renew all of the page's measurements."""
     if task == "example":
         _renew_example()
         return
-    for name in names:
-        measure(name)
-    MEASUREMENTS.write_text(with_results(MEASUREMENTS.read_text()))
-
-
-def measure(name: str) -> None:
-    """Run a command of MEASURED, and store its results with the machine, the versions and the day."""
-    with tempfile.TemporaryDirectory() as folder:
-        values = json.loads(_convtwins(*MEASURED[name], "--json", cwd=Path(folder)))
-        described = json.loads(_convtwins("doctor", "--json", cwd=Path(folder)))
-    facts = machine.describe()
-    record = {
-        "command": [*MEASURED[name]],
-        "day": datetime.now(UTC).strftime("%-d %B %Y"),
-        "machine": machine.processors(facts),
-        "cores": facts["logical_cores"],
-        "versions": {framework["name"]: framework["version"] for framework in described["frameworks"]},
-        "lines": values["lines"],
-    }
-    MEASURED_FOLDER.mkdir(exist_ok=True)
-    atomic_files.write_atomically(MEASURED_FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
-
-
-def with_results(page: str, folder: Path = MEASURED_FOLDER) -> str:
-    """A page with each table of stored results as these make it today.
-
-    Raises:
-        FileNotFoundError: a table has no stored results.
-    """
-
-    def block(match: re.Match[str]) -> str:
-        name = match[2]
-        text = example_table() if name == "example" else measured_table(name, json.loads((folder / f"{name}.json").read_text()))
-        return f"{match[1]}{text}{match[3]}"
-
-    return _RESULTS.sub(block, page)
-
-
-def measured_table(name: str, record: dict[str, Any]) -> str:
-    """The table of one stored record, below its command, machine, versions and day."""
-    command = f"    .venv/bin/convtwins {wording.shell(record['command'])}"
-    where = f"{wording.count(record['cores'], 'core')} of {record['machine']}, {wording.versions(record['versions'])}"
-    return f"{command}\n\n{_TABLES[name](record['lines'])} From docs/measured/{name}.json: {where}, {record['day']}.\n"
-
-
-def _referee_table(lines: list[dict[str, Any]]) -> str:
-    """For each model and optimizer the larger difference of the frameworks, in float64, and its tolerance."""
-    headings = {"gradients of the first step": "gradients", "losses": "losses", "last weights": "weights"}
-    cells: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-    for line in lines:
-        if (line["precision"], line["referee"]) == ("float64", "float64") and line["what"] in headings and line["tolerance"]:
-            row = cells.setdefault((line["model"], line["optimizer"]), {})
-            worst = max(row.get(line["what"], (0.0, 0.0)), (line["difference"], line["tolerance"]))
-            row[line["what"]] = worst
-    rows = [
-        {"model": model, "optimizer": optimizer}
-        | {headings[what]: f"{difference:.1e} ({tolerance:.0e})" for what, (difference, tolerance) in row.items()}
-        for (model, optimizer), row in cells.items()
-    ]
-    columns = (
-        Column("model", "model"),
-        Column("optimizer", "optimizer"),
-        Column("gradients", "gradients of the first step"),
-        Column("losses", "losses"),
-        Column("weights", "last weights"),
-    )
-    judged = [line for line in lines if line["tolerance"]]
-    passed = sum(line["difference"] <= line["tolerance"] for line in judged)
-    return f"{_markdown(columns, rows)}\n{passed} of {len(judged)} comparisons passed."
-
-
-_TABLES = {"referee": _referee_table}
-
-
-def example_table() -> str:
-    """The times of the example in docs/example, as its judged results have them."""
-    judged = comparison_report.read(EXAMPLE)
-    rows = [
-        {"row": summary.name, "seconds": summary.epoch_seconds, "accuracy": summary.test.accuracy, "n": summary.repeats_done}
-        for summary in judged.summaries
-    ]
-    columns = (
-        Column("row", "row"),
-        Column("seconds", "seconds per epoch", 3, interval=True),
-        Column("accuracy", "test accuracy", 4, interval=True),
-        Column("n", "repeats"),
-    )
-    comparison = judged.stored.comparison
-    words = wording.shell(without_options(comparison.argv, "--out"))
-    day = f"{datetime.fromisoformat(comparison.created_at):%-d %B %Y}"
-    where = f"{wording.count(comparison.machine['logical_cores'], 'core')} of {machine.processors(comparison.machine)}"
-    return f"    .venv/bin/convtwins {words}\n\n{_markdown(columns, rows)}\nFrom docs/example: {where}, {day}.\n"
-
-
-def _markdown(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
-    """A table without a heading."""
-    return tables.to_markdown(Table("measured", "", columns, rows)).partition("\n\n")[2]
+    if task == "store":
+        measurements.store(*words)
+    else:
+        places = dict(word.split("=", 1) for word in words if "=" in word)
+        for name in (word for word in words if "=" not in word):
+            measurements.measure(name, places)
+    measurements.PAGE.write_text(measurements.with_results(measurements.PAGE.read_text()))
 
 
 def _renew_example() -> None:

@@ -103,7 +103,7 @@ class _Bars:
 
     def __init__(self, frameworks: list[str], pairs: int, folder: Path, searched: dict[str, object], models: list[str]) -> None:
         self.table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
-        self.answers: list[str] = []
+        self.rows: list[dict[str, str]] = []
         self._frameworks = frameworks
         self._pairs = pairs
         self._folder = folder
@@ -145,7 +145,7 @@ class _Bars:
     def scans(self) -> None:
         scanned = _scans(self._folder)
         if isinstance(scanned, str):
-            Console().print(f"The scans are not measured: {scanned}.", soft_wrap=True)
+            Console(stderr=True).print(f"The scans are not measured: {scanned}.", soft_wrap=True)
             return
         for framework in self._frameworks:
             rates = scanned[0].in_turn(framework, scanned[1], self._pairs)
@@ -224,7 +224,7 @@ class _Bars:
     def _add(self, *row: str) -> None:
         print(*row, sep=": ", file=sys.stderr, flush=True)
         self.table.add_row(*row)
-        self.answers.append(row[-1])
+        self.rows.append(dict(zip(("framework", "what", "measured", "bar", "met"), row, strict=True)))
 
 
 def main() -> int:
@@ -237,6 +237,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30, help="timed, of each run of the search of switches")
     parser.add_argument("--only", help="switches that are searched; default: all")
     parser.add_argument("--out", type=Path, help="an empty folder that keeps what was measured")
+    parser.add_argument("--json", action="store_true", help="print the bars as JSON")
     arguments = parser.parse_args()
     frameworks, parts, searched = (getattr(arguments, each).split(",") for each in ("frameworks", "parts", "models"))
     if unknown := set(parts) - set(PARTS) | set(frameworks) - set(launch.FRAMEWORKS) | set(searched) - set(models):
@@ -251,8 +252,11 @@ def main() -> int:
         for part in PARTS:
             if part in parts:
                 getattr(made, part)()
-    Console().print(made.table)
-    return exit_code(made.answers)
+    if arguments.json:
+        print(json.dumps({"bars": made.rows}, indent=1))
+    else:
+        Console().print(made.table)
+    return exit_code([row["met"] for row in made.rows])
 
 
 def exit_code(answers: Sequence[str]) -> int:

@@ -39,9 +39,9 @@ _GONE = _TOOLS - {path.parent.name for path in PROJECT.glob("compare/tools/*/__i
 """Tools that were taken away. Pages still name their files, tests and commands."""
 
 
-def renew() -> Any:
-    """docs/renew.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("renew", PROJECT / "docs" / "renew.py")
+def renew(name: str = "renew") -> Any:
+    """A script of docs, which is in no package."""
+    spec = importlib.util.spec_from_file_location(name, PROJECT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -133,17 +133,39 @@ def test_a_stale_number_and_a_missing_section_are_named() -> None:
 
 
 def test_tables_of_stored_results_are_what_these_make_today() -> None:
-    made = renew()
-    page = made.MEASUREMENTS.read_text()
+    made = renew("measurements")
+    page = made.PAGE.read_text()
     names = re.findall(r"<!-- results: (.*?) -->", page)
     assert page == made.with_results(page), "run `make measurements`"
-    assert {f"{name}.json" for name in names} - {"example.json"} == {path.name for path in made.MEASURED_FOLDER.glob("*")}
-    assert {*names} - {"example"} <= {*made.MEASURED}
+    assert {path.stem for path in made.FOLDER.glob("*")} <= {*names} <= {"example", *made.MEASURED}
+    assert len(names) == len({*names})
+
+
+def test_a_stored_result_is_small_names_no_folder_and_is_of_its_tables_commands() -> None:
+    made = renew("measurements")
+    for path in made.FOLDER.glob("*"):
+        text = path.read_text()
+        assert len(text) < 100_000 and not re.search(r'[" =]/(tmp|home|root|work)\b', text), path
+        assert [run["command"] for run in json.loads(text)["runs"]] == [*made.MEASURED[path.stem].commands], path
+
+
+@pytest.mark.parametrize("name", renew("measurements").MEASURED)
+def test_each_tables_commands_parse(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    for line in renew("measurements").MEASURED[name].commands:
+        first, *rest = line.split()
+        if "." in first:
+            source = (PROJECT / f"{first.replace('.', '/')}.py").read_text()
+            assert all(f'"{word}"' in source for word in ("--json", *rest) if word.startswith("--"))
+        elif (command := group.get_command(None, first)) is not None:
+            assert command.make_context(first, [*rest, "--json"]).params["as_json"]
+        else:
+            assert _GONE, line
 
 
 def test_every_other_table_of_measurements_stands_below_the_command_that_printed_it() -> None:
     """Page by page: a heading of the second or third level, whose section or the one around it names the command."""
-    text = re.sub(r"<!-- results.*?end of results -->", "", renew().MEASUREMENTS.read_text(), flags=re.DOTALL)
+    text = re.sub(r"<!-- results.*?end of results -->", "", renew("measurements").PAGE.read_text(), flags=re.DOTALL)
     around = ""
     for section in re.split(r"^(?=##)", text, flags=re.MULTILINE)[1:]:
         around = around if section.startswith("###") else section
@@ -151,21 +173,103 @@ def test_every_other_table_of_measurements_stands_below_the_command_that_printed
             assert re.search(r"convtwins |bars --parts|tests\.benchmarks", section + around), section.splitlines()[0]
 
 
-def test_a_changed_result_changes_its_table(tmp_path: Path) -> None:
-    made = renew()
+def kept(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """What an entry keeps of the JSON of a command."""
+    return renew("measurements").MEASURED[name].kind.keep(values)
+
+
+def table_of(name: str, *runs: dict[str, Any]) -> str:
+    """The table that an entry makes of what was kept of its commands."""
+    made = renew("measurements")
+    record = {"day": "1 May 2026", "machine": "Some CPU", "cores": 2, "versions": {"torch": "1.0"}}
+    record["runs"] = [{"command": "layers", "seconds": 60.0, **values} for values in runs]
+    return made.measured_table(made.MEASURED[name].kind, name, record)
+
+
+def test_a_changed_result_changes_its_table_and_one_without_results_stays(tmp_path: Path) -> None:
+    made = renew("measurements")
     lines = [
         {"model": "net", "optimizer": "sgd", "framework": framework, "precision": "float64", "referee": "float64"}
         | {"what": what, "difference": difference, "tolerance": 1e-12}
         for framework, difference in (("left", 1e-15), ("right", 3e-15))
         for what in ("losses", "last weights", "gradients of the first step")
     ]
-    record = {"command": ["parity"], "day": "1 May 2026", "machine": "Some CPU", "cores": 2, "versions": {}, "lines": lines}
+    run = {"command": "parity", "seconds": 60.0, "lines": lines}
+    record = {"day": "1 May 2026", "machine": "Some CPU", "cores": 2, "versions": {}, "runs": [run]}
     (tmp_path / "referee.json").write_text(json.dumps(record))
     page = "before\n<!-- results: referee -->\nold\n<!-- end of results -->\nbehind\n"
     renewed = made.with_results(page, tmp_path)
     assert renewed.count("3.0e-15 (1e-12)") == 3 and "1.0e-15" not in renewed and "6 of 6" in renewed and "old" not in renewed
-    with pytest.raises(FileNotFoundError):
+    assert "From docs/measured/referee.json: 2 cores of Some CPU, 1 May 2026, in 60 s." in renewed
+    assert made.with_results(page.replace("referee", "modes"), tmp_path) == page.replace("referee", "modes")
+    with pytest.raises(KeyError, match="unknown"):
         made.with_results(page.replace("referee", "unknown"), tmp_path)
+
+
+def test_tables_of_comparisons_have_times_verdicts_and_doubts() -> None:
+    made = renew("measurements")
+    run = kept("modes", made.comparison_values(made.EXAMPLE)[0])
+    pytorch, tensorflow = run["rows"]
+    assert len(json.dumps(run)) < 3000
+    paces = [f"{row['images_per_second']['median']:,.0f}" for row in run["rows"]]
+    assert f"| serial, 1 core | {paces[0]} | - | {paces[1]} | - |" in table_of("modes", run)
+    assert "doubt" not in table_of("modes", run)
+    doubted = run | {"rows": [pytorch | {"doubt": "too_short"}, tensorflow]}
+    assert "pytorch serial, 1 core (too short)" in table_of("modes", doubted)
+    both = f"{paces[0]} | {paces[1]}"
+    assert f"| inline | {both} | {both} |" in table_of("input", run, run | {"data": "others"})
+    (judged,) = run["verdicts"]
+    answered = table_of("verdict", run, run | {"verdicts": [judged | {"verdict": "no difference shown"}]})
+    assert "1 of 2 questions were decided, all of them in 1 of 2 runs." in answered and ", open" in answered
+    assert "0 of 1" in table_of("verdict", run | {"verdicts": [judged | {"disturbed": True}]})
+
+
+def test_what_keras_costs_is_seconds_over_those_of_the_framework_below_it() -> None:
+    row = {"configuration": "serial", "seconds": None, "accuracy": None, "repeats": 5, "doubt": None}
+    rows = [row | {"id": name, "contestant": name} for name in ("pytorch", "keras-torch", "tensorflow", "keras-tensorflow")]
+    ratio = {"low": 1.9, "high": 2.1, "n": 5}
+    verdicts = [
+        {"name": "pytorch against keras-torch", "ratio": ratio | {"value": 2.0}, "disturbed": False},
+        {"name": "keras-tensorflow against tensorflow", "ratio": ratio | {"value": 2.0}, "disturbed": False},
+    ]
+    table = table_of("keras", {"rows": rows, "verdicts": verdicts})
+    assert "| 2.00 (1.90 to 2.10) |" in table and "| 0.50 (0.48 to 0.53) |" in table
+    verdicts[0]["disturbed"] = True
+    assert "| disturbed |" in table_of("keras", {"rows": rows, "verdicts": verdicts})
+
+
+def test_tables_of_tools_hold_what_their_json_says() -> None:
+    ratio = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 6}
+    change = {"name": "row", "metric": "epoch_seconds", "change": ratio, "verdict": "regression", "not_ruled_out": False}
+    sides = {side: {"versions": {"torch": number, "python": "3"}} for side, number in (("baseline", "1"), ("candidate", "2"))}
+    table = table_of("environments", kept("environments", {**sides, "changes": [change | {"baseline": "left out"}]}))
+    assert "| torch 1, 2 | 1.50 (1.40 to 1.60) |" in table and "Regressions: 1 of 1 figures" in table
+    check = {"where": "pytorch", "what": "equal runs", "found": "2 %", "required": "at most 7 %", "passed": True}
+    simulated = check | {"where": "simulated", "what": "left out"}
+    table = table_of("pairs", kept("pairs", {"checks": [simulated, check], "sentences": ["Noise is 1 %."]}))
+    assert "| equal runs | 2 % | at most 7 % |" in table and "1 of 1 checks passed. Noise is 1 %." in table
+    assert "left out" not in table
+    spread = {"median": 20.0, "low": 19.0, "high": 21.0, "n": 3}
+    layer = {"layers": "ReLU", "number": 3, "limit_ms": 10.0, "bound": "memory", "left_ms": spread, "left_times": 2.0}
+    stored = {"tables": [{"name": "layers"}, {"name": "layer-kinds", "rows": [layer], "note": "Said."}]}
+    assert "| 3 ReLU | 10.0 | memory | 20.0 (19.0 to 21.0) | 2.0 |" in table_of("layers", kept("layers", stored))
+    scan = {"engine": "dask", "workers": 2, "images_per_second": 4321.0, "peak_memory_mib": 80.2, "status": "ok"}
+    table = table_of("preprocess", kept("preprocess", {"rows": [scan], "tables": [{"note": "Disturbed."}]}))
+    assert "| 2 | 4,321 | 80 |" in table and "Disturbed. From" in table
+    errors = {"median_error": 0.1, "worst_error": 0.3, "median_memory_error": None, "worst_memory_error": None}
+    accuracy = errors | {"n": 12, "best_found": {"left": True, "right": False}}
+    table = table_of("plan", kept("plan", {"spec": {"model": "net"}, "accuracy": accuracy}))
+    assert "| net | 12 | 10 % | 30 % | - | - | in 1 of 2 frameworks |" in table
+    step = {"name": "allocator", "ratio": ratio, "loss_drift": 0.01, "status": "measured", "taken": True, "in_doubt": 0}
+    ladders = kept("switches", {"frameworks": {"left": {"ladder": [step | {"name": "usual"}, step]}}})
+    assert "| allocator | 1.50 (1.40 to 1.60), best | 1.0e-02 |" in table_of("switches", ladders)
+    bar = {"framework": "left", "what": "the loop", "measured": "13 us", "bar": "at most 50", "met": "yes"}
+    assert "| the loop | 13 us | at most 50: yes |" in table_of("suite", kept("suite", {"bars": [bar]}))
+    rung = {"model": "net", "optimizer": "sgd", "mode": None, "status": "passed", "of_terms": {}}
+    rung |= {"max_relative_difference": 1e-15}
+    failed = rung | {"mode": "pipeline", "status": "failed", "of_terms": {"bias": 0.1}, "max_relative_difference": None}
+    table = table_of("steps", kept("steps", {"rungs": [rung, rung | {"max_relative_difference": 2e-15}, failed]}))
+    assert "| serial | 2.0e-15 |" in table and "| pipeline | infinite \\*, failed |" in table and "2 of 3 comparisons" in table
 
 
 @pytest.mark.slow
