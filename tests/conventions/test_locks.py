@@ -42,7 +42,15 @@ def test_the_lock_for_cpus_is_the_projects_without_what_a_gpu_needs() -> None:
     text = (PROJECT / "locks" / "cpu.lock").read_text(encoding="utf-8")
     assert text == made, "Run: python locks/cpu.py > locks/cpu.lock"
     whole, locked = (entries(PROJECT / path) for path in ("requirements.lock", "locks/cpu.lock"))
-    left_out = {"cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cusolver", "nvidia-nvtx", "triton"}
+    left_out = {
+        "cuda-bindings",
+        "cuda-pathfinder",
+        "cuda-toolkit",
+        "nvidia-cuda-cccl",
+        "nvidia-cusolver",
+        "nvidia-nvtx",
+        "triton",
+    }
     variant = [("tensorflow-cpu", dict(whole)["tensorflow"])]
     assert locked == sorted([each for each in whole if each[0] not in left_out] + variant)
     assert left_out < {name for name, _ in whole}
