@@ -43,14 +43,10 @@ def settings_of_cells(
     values = settings.values
     if spec_file is not None:
         stated = spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file)
-        values, until = until_decided.split_stopping_rule(stated)
-        named = values.pop("contestants", {})
-        if not isinstance(named, dict) or ("contestants" in stated and not named):
-            received = format_value(named, "contestants")
-            raise SpecError(f"contestants must be a group of them. Received: {received}. Write {{NAME: {{twin: pytorch}}}}.")
-        values, matrix = _split_matrix_fields(values)
-        contestants = tuple(Contestant.from_fields(name, fields) for name, fields in cast(dict[str, Any], named).items())
-        settings = settings.updated(until=until, stated_settings=tuple(matrix), contestants=contestants, **matrix)
+        try:
+            values, settings = _with_stated(settings, stated)
+        except SpecError as error:
+            raise error if isinstance(spec_file, Mapping) else SpecError(f"{spec_file} is refused: {error}") from None
         if not isinstance(spec_file, Mapping):
             for _, cell_values in axes.expand(values):
                 spec.check_fields(cell_values, f"spec file {spec_file}")
@@ -61,6 +57,18 @@ def settings_of_cells(
                 values = {name: value for name, value in values.items() if name != other}
         values = spec.overlay(values, overrides)
     return [(labels, _with_modes(settings.updated(values=cell_values))) for labels, cell_values in axes.expand(values)]
+
+
+def _with_stated(settings: ComparisonSettings, stated: Mapping[str, Any]) -> tuple[dict[str, Any], ComparisonSettings]:
+    """Return the fields of runs among those that a spec file states, and the settings with its others."""
+    values, until = until_decided.split_stopping_rule(stated)
+    named = values.pop("contestants", {})
+    if not isinstance(named, dict) or ("contestants" in stated and not named):
+        received = format_value(named, "contestants")
+        raise SpecError(f"contestants must be a group of them. Received: {received}. Write {{NAME: {{twin: pytorch}}}}.")
+    values, matrix = _split_matrix_fields(values)
+    contestants = tuple(Contestant.from_fields(name, fields) for name, fields in cast(dict[str, Any], named).items())
+    return values, settings.updated(until=until, stated_settings=tuple(matrix), contestants=contestants, **matrix)
 
 
 def with_matrix(

@@ -157,6 +157,7 @@ def test_errors_are_those_of_the_command_in_its_sentences(
     file = _file(tmp_path / "..", values)
     done = convtwins("run", "--spec", file, "--no-proof", "--out", out)
     words = done.stderr.rstrip("\n").replace(f" in spec file {file}", "")  # a process is given values, and no file
+    words = words.removeprefix(f"{file} is refused: ")
     assert done.exit_code == code and answer == {"error": error.__name__, "words": words}
 
 

@@ -68,3 +68,11 @@ def test_a_command_that_looks_at_one_run_passes_over_them(tmp_path: Path) -> Non
 def test_a_value_that_is_none_of_theirs_is_refused(tmp_path: Path, fields: dict[str, Any], parts: dict[str, Any]) -> None:
     with refused(SpecError, **parts):
         run_settings.settings(None, written(tmp_path, **fields), {}, [])
+
+
+@pytest.mark.parametrize("fields", [{"modes": ["paralel"]}, {"repeats": "five"}, {"contestants": "jax"}, {"lr": 0.1}])
+def test_an_error_of_a_spec_file_names_the_file(tmp_path: Path, fields: dict[str, Any]) -> None:
+    file = written(tmp_path, **fields)
+    with pytest.raises(SpecError) as error:
+        run_settings.settings(None, file, {}, [])
+    assert str(file) in str(error.value)
