@@ -53,6 +53,7 @@ def keep_rows(values: Values) -> Values:
     """Each row of a comparison with its times, its accuracy and what they are relative to, and the verdicts."""
     keys = ("name", "ratio", "verdict", "disturbed")
     return {
+        "model": values["comparison"]["rows"][0]["spec"]["model"],
         "data": values["comparison"]["data_name"],
         "rows": [_row(Summary.model_validate(summary)) for summary in values["summaries"]],
         "verdicts": [{key: judged[key] for key in keys} for judged in values["findings"]["verdicts"]],
@@ -76,31 +77,50 @@ def _row(summary: Summary) -> Values:
 
 
 def contestants(runs: list[Values]) -> Rows:
-    """Each row with seconds and accuracy. A framework below Keras has none between: Keras's row says what this costs."""
+    """Each row with its seconds and its accuracy."""
+    rows: list[Row] = [
+        {
+            "row": f"{row['contestant']} {row['configuration']}",
+            "seconds per epoch": _spread(row["seconds"]),
+            "test accuracy": _spread(row["accuracy"]),
+            "repeats": row["repeats"],
+        }
+        for run in runs
+        for row in run["rows"]
+    ]
+    return Rows(rows, _doubts(runs), {"seconds per epoch": 3, "test accuracy": 4})
+
+
+def keras(runs: list[Values]) -> Rows:
+    """What Keras costs: its seconds over those of the framework below it alone, one row for each model and framework."""
     rows: list[Row] = []
     for run in runs:
-        ids = {row["contestant"]: row["id"] for row in run["rows"]}
-        for row in run["rows"]:
-            cells: Row = {
-                "row": f"{row['contestant']} {row['configuration']}",
-                "seconds per epoch": _spread(row["seconds"]),
-                "test accuracy": _spread(row["accuracy"]),
-                "repeats": row["repeats"],
-            }
-            if (below := _BELOW.get(row["contestant"])) in ids:
-                cells[_OVER_BELOW] = _over(run["verdicts"], row["id"], ids[below])
-            rows.append(cells)
-    return Rows(rows, _doubts(runs), {"seconds per epoch": 3, "test accuracy": 4})
+        by_name = {row["contestant"]: row for row in run["rows"]}
+        for name, below in _BELOW.items():
+            if {name, below} <= by_name.keys():
+                alone, on_top = by_name[below], by_name[name]
+                rows.append(
+                    {
+                        "model": run["model"],
+                        "framework": below,
+                        "seconds per epoch alone": _spread(alone["seconds"]),
+                        "with Keras": _spread(on_top["seconds"]),
+                        "ratio": _over(run["verdicts"], on_top["id"], alone["id"]),
+                        "test accuracy alone": _spread(alone["accuracy"]),
+                        "test accuracy with Keras": _spread(on_top["accuracy"]),
+                    }
+                )
+    digits = {"seconds per epoch alone": 3, "with Keras": 3, "test accuracy alone": 4, "test accuracy with Keras": 4}
+    return Rows(rows, f"Medians of {_repeats(runs)}. {_doubts(runs)}".strip(), digits)
 
 
 _BELOW = {"keras-torch": "pytorch", "keras-tensorflow": "tensorflow"}
 """The framework that a twin in Keras runs on."""
-_OVER_BELOW = "seconds, over those of the framework alone"
 
 
-def _over(verdicts: list[Values], slow: str, fast: str) -> str:
+def _over(judgements: list[Values], slow: str, fast: str) -> str:
     """Seconds of a row over those of another."""
-    for judged in verdicts:
+    for judged in judgements:
         if judged["name"] in (f"{fast} against {slow}", f"{slow} against {fast}"):
             ratio = Ratio(**judged["ratio"])
             return _judged({**judged, "ratio": (ratio if judged["name"].startswith(fast) else inverse(ratio)).model_dump()})
@@ -223,7 +243,8 @@ def steps(runs: list[Values]) -> Rows:
 
 def keep_lines(values: Values) -> Values:
     """Every difference to the referee."""
-    return {"lines": values["lines"]}
+    keys = ("model", "optimizer", "framework", "precision", "referee", "what", "difference", "tolerance")
+    return {"lines": [{key: line[key] for key in keys} for line in values["lines"]]}
 
 
 def referee(runs: list[Values]) -> Rows:
@@ -376,6 +397,9 @@ def switches(runs: list[Values]) -> Rows:
         times = step["status"] if step["ratio"] is None else bounded_words(Ratio(**step["ratio"]))
         return f"{times}{', in doubt' * bool(step['in_doubt'])}{', best' * step['taken']}"
 
+    all_steps = [step for run in runs for ladder in run["ladders"].values() for step in ladder]
+    shown = {step["name"] for step in all_steps if step["status"] != "measured" or (step["ratio"] and _differs(step["ratio"]))}
+    unshown = [name for name in dict.fromkeys(step["name"] for step in all_steps) if name not in {"usual", *shown}]
     rows = _merged(
         {
             "switches": step["name"],
@@ -385,9 +409,14 @@ def switches(runs: list[Values]) -> Rows:
         for run in runs
         for framework, ladder in run["ladders"].items()
         for step in ladder
-        if step["name"] != "usual"
+        if step["name"] not in ("usual", *unshown)
     )
-    return Rows(rows)
+    return Rows(rows, f"No gain or loss is shown: {wording.joined(unshown)}." if unshown else "")
+
+
+def _differs(ratio: Values) -> bool:
+    """Whether the interval of a ratio is on one side of 1."""
+    return ratio["low"] is not None and ratio["high"] is not None and not ratio["low"] <= 1.0 <= ratio["high"]
 
 
 def keep_bars(values: Values) -> Values:
@@ -419,6 +448,7 @@ def _merged(cells: Iterable[Row]) -> list[Row]:
 
 
 RUN = Kind(keep_rows, contestants)
+KERAS = Kind(keep_rows, keras)
 MODES = Kind(keep_rows, modes)
 INPUTS = Kind(keep_rows, inputs)
 VERDICTS = Kind(keep_rows, verdicts)

@@ -46,15 +46,14 @@ class Entry(NamedTuple):
 _LEAVES = "--data leaves:classes=10,images=1000,size=32 --limit 256 --set global_batch_size=128"
 _SHORT = f"--model mini_xception {_LEAVES} --epochs 2"
 _LAYERS = "--model mini_xception --data leaves:classes=10,images=1200,size=32,seed=1 --batch-size 128 --cores 2"
-_KERAS = "run --frameworks pytorch,keras-torch,tensorflow,keras-tensorflow --modes serial --repeats 7"
+_KERAS = "run --frameworks pytorch,keras-torch,tensorflow,keras-tensorflow --modes serial --cores 1 --no-proof --repeats 7"
 _INPUT = "--set data.loading=streaming --input-only --workers 0,1,2,4,8 --modes serial --epochs 3"
 _PLAN = "--modes data_parallel,multi_process,parameter_server,tensor_parallel,pipeline,model_averaging --score --repeats 5"
 _REGRESS = "--frameworks pytorch --model mini_xception --epochs 3 --limit 400 --batch-size 32 --repeats 6"
 _BARS = "tests.benchmarks.bars --parts"
 MEASURED = {
     "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-proof --repeats 3"]),
-    "keras": Entry(kinds.RUN, [f"{_KERAS} --model simple_cnn --data digits"]),
-    "keras_mini": Entry(kinds.RUN, [f"{_KERAS} {_SHORT}"]),
+    "keras": Entry(kinds.KERAS, [f"{_KERAS} --model simple_cnn --data digits", f"{_KERAS} {_SHORT}"]),
     "suite": Entry(kinds.BARS, [f"{_BARS} harness,overhead,start_up"]),
     "input": Entry(
         kinds.INPUTS,
@@ -72,7 +71,9 @@ MEASURED = {
     "referee": Entry(kinds.REFEREE, ["parity --referee --model simple_cnn,mini_xception,resnet18"]),
     "pairs": Entry(kinds.PAIRS, ["selftest --frameworks pytorch --real-pairs 60 --slowdown 3% --within 8 --epochs 6"]),
     "verdict": Entry(kinds.VERDICTS, ["run --preset verdict --until-decided --most-repeats 7 --smallest-effect 5%"] * 10),
-    "environments": Entry(kinds.ENVIRONMENTS, [f"regress --environments OLD NEW {_REGRESS}"]),
+    "environments": Entry(
+        kinds.ENVIRONMENTS, [f"regress --environments {pair} {_REGRESS}" for pair in ("OLDER OLD", "OLD NEW")]
+    ),
 }
 """The tables by the name of their file in docs/measured."""
 
