@@ -115,7 +115,7 @@ def test_a_model_that_cannot_be_trained_as_matched_is_refused(
     ("classes", "size", "said"),
     [
         (4, 8, "matched with 5 classes. Received: data with 4"),
-        (5, 12, "images of 8x8 pixels. Received: 12x12. Use --image-size 8"),
+        (5, 12, r"images of 8x8 pixels\. Received: 12x12\..*data\.image_size=8"),
     ],
 )
 def test_other_data_than_those_of_the_match_are_refused(classes: int, size: int, said: str) -> None:
