@@ -55,9 +55,9 @@ def find(location: Location, value: object) -> str | None:
         return None
     parts = (location if isinstance(location, str) else ".".join(map(str, location))).split(".")
     for source in reversed(_sources.get() or []):
-        own = source.field.split(".") if source.field else []
+        prefix = source.field.split(".") if source.field else []
         root = _compose(source.text)
-        node = _walk(root, parts[len(own) :]) if root is not None and parts[: len(own)] == own else None
+        node = _walk(root, parts[len(prefix) :]) if root is not None and parts[: len(prefix)] == prefix else None
         items = node.value if isinstance(node, yaml.SequenceNode) else []
         for candidate in [node, *items] if node is not None else []:
             built = plain_values.from_node(candidate)
