@@ -90,8 +90,8 @@ class GivenOptions:
     def setting(self, field: str, value: object) -> str | None:
         """Return what a user types to set a dotted field of the spec. None: this command cannot set it."""
         names = {name for option in self._options for name in option.names}
-        if (option := f"--{field.rpartition('.')[2].replace('_', '-')}") in names:
-            return f"{option} {value}"
+        if (option_name := f"--{field.rpartition('.')[2].replace('_', '-')}") in names:
+            return f"{option_name} {value}"
         return f"--set {field}={value}" if "--set" in names else None
 
     def parameter(self, name: str) -> GivenOption:

@@ -139,7 +139,7 @@ class StepJudge:
 
     def stop(self) -> None:
         """Cancel the judging in another thread."""
-        self._taught.stopped = True
+        self._taught.stopping.set()
 
     def truth(self, spec: Spec, step: int, copies: int = COPIES) -> StepTruth:
         """Return the truth of a step of a run, with tolerances from at least so many float32 copies."""
@@ -199,7 +199,7 @@ class StepJudge:
 
     def _judge_step(self, spec: Spec, recorded: Mapping[str, npt.NDArray[Any]], index: int) -> StepJudgement:
         """Compare a recorded step with the truth. If it exceeds the tolerance of few copies, more are made."""
-        if self._taught.stopped:
+        if self._taught.stopping.is_set():
             raise CancelledError
         step = self._steps[index]
         number = step + 1 if self._taught.is_timed else index + 1

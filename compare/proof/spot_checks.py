@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,10 +154,15 @@ def judge(
     num_computed = sum(len(check.computed) for check in known_checks)
     computed = set(_choose_steps(steps, truth_of(steps[0].run.row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
     progress(f"spot checks: {len(steps)} recorded steps, {len(computed)} computed again")
+    stopping = threading.Event()
     with ladder.fast_referee(), ThreadPoolExecutor(machine.available_cores()) as pool:
         truths_of = [truth_of(step.run.row.spec) for step in steps]
-        judged = pool.map(partial(_judge_step, twins), steps, truths_of, [step in computed for step in steps])
-        answers = list(zip(steps, judged, strict=True))
+        judged = pool.map(partial(_judge_step, twins, stopping), steps, truths_of, [step in computed for step in steps])
+        try:
+            answers = list(zip(steps, judged, strict=True))
+        except BaseException:  # a signal does not wait until the steps are computed whose turn it is
+            stopping.set()
+            raise
     for result in [*(run.result for run in runs), *others]:
         if (key := _examples_key(result.spec)) in truths:
             truths[key].note(result)
@@ -437,16 +443,20 @@ def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> l
     )
 
 
-def _judge_step(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
+def _judge_step(
+    twins: Twins, stopping: threading.Event, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool
+) -> _StepAnswer:
     """Judge a recorded step. A record of a faulty twin, or from a damaged disk, may hold anything, and becomes a fault."""
     try:
-        answer = _judge_record(twins, recorded, truth, is_computed)
+        answer = _judge_record(twins, stopping, recorded, truth, is_computed)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         answer = _StepAnswer([f"its record cannot be judged: {type(error).__name__}: {error}"])
     return answer._replace(faults=[f"step {recorded.step + 1}: {fault}" for fault in answer.faults])
 
 
-def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
+def _judge_record(
+    twins: Twins, stopping: threading.Event, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool
+) -> _StepAnswer:
     row, step = recorded.run.row, recorded.step
     run_spec = row.spec
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -473,7 +483,7 @@ def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTrainin
             name: scored_file[name] for kind in ("decisions", "scored") for name in scored_file.names_in(f"{kind}/{step}/")
         }
     arrays |= truth.scaling
-    judge = single_steps.StepJudge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
+    judge = single_steps.StepJudge(truth.architecture, arrays, [step], truth.plan, is_timed=True, stopping=stopping)
     rungs = judge.rungs(run_spec, arrays, row.contestant)
     faults = [
         f"{rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import cached_property
@@ -121,6 +122,7 @@ class TaughtSteps:
         is_timed: whether the recording is of a timed run, which trained all steps before each of these. Then the referee is the
             truth in float64 too.
         max_flops: FLOPs to find the ties that a step decided otherwise.
+        stopping: set by another thread to cancel the work. None: an event of its own.
     """
 
     def __init__(
@@ -130,10 +132,10 @@ class TaughtSteps:
         *,
         is_timed: bool = False,
         max_flops: float = MOST_FLOPS,
+        stopping: threading.Event | None = None,
     ) -> None:
         self.architecture, self.teacher, self.is_timed, self.max_flops = architecture, teacher, is_timed, max_flops
-        self.stopped = False
-        """Whether the work is cancelled. Another thread sets it."""
+        self.stopping = stopping or threading.Event()
 
     def size(self, step: int) -> int:
         """Return the size of a step's batch."""
@@ -361,7 +363,7 @@ class StepTruth:
         self, decider: Decider, dtype: Any, seed: int | None = None, *, forward_only: bool = False
     ) -> tuple[StepOutcome, Array]:
         """Compute the referee's step, see `decisions.compute_step`. For the seed, see `TaughtSteps.inputs`."""
-        if self._taught.stopped:
+        if self._taught.stopping.is_set():
             raise CancelledError
         inputs, (chains, shards) = self._taught.inputs(self.step, dtype, seed), self.division
         return decisions.compute_step(self._taught.architecture, *inputs, chains, decider, shards, forward_only=forward_only)

@@ -4,7 +4,9 @@ import json
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,18 @@ def _judge(what: Spec, teacher: dict[str, Any], drawn: Sequence[int] | None = No
     architecture = architecture_of(what)
     plan = BatchPlan(what, architecture, what.data.limit or 0)
     return single_steps.StepJudge(architecture, teacher, _drawn(what) if drawn is None else drawn, plan, **options)
+
+
+def test_a_judge_that_is_stopped_computes_no_step_and_an_event_stops_several_at_once() -> None:
+    what, stopping = _spec(), threading.Event()
+    judges = [_judge(what, {}, stopping=stopping), _judge(what, {}, stopping=stopping), _judge(what, {})]
+    stopping.set()
+    judges[-1].stop()
+    for judge in judges:  # nothing is recorded, so a step that began would be a KeyError
+        with pytest.raises(CancelledError):
+            judge.rungs(what, {}, "pytorch")
+    with pytest.raises(KeyError):
+        _judge(what, {}).rungs(what, {}, "pytorch")
 
 
 @pytest.mark.parametrize(("states", "flops", "number"), [(50, 1.0, 50), (12, 1.0, 12), (50, 0.3, 15), (2, 1.0, 2)])
