@@ -128,6 +128,10 @@ def _cause(values: Mapping[str, Any]) -> str:
     return f"{cause.name}: {cause_sentence(cause)} {experiment(cause)}{where}"
 
 
+def _cause_behind(values: Mapping[str, Any]) -> str:
+    return f"Behind it, {_cause(values)}"
+
+
 def optimizer_words(values: Mapping[str, Any]) -> str:
     """Settings that only one optimizer has, or that differ. Empty if there are none."""
     one, other = values["one"], values["other"]
@@ -429,7 +433,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "rung_differs": _rung_differs,
     "difference_begins": Below(_difference_begins),
     "cause": Below(_cause),
-    "cause_behind": Below(lambda values: f"Behind it, {_cause(values)}"),
+    "cause_behind": Below(_cause_behind),
     "no_known_cause": Below(_no_known_cause),
     "fault_between": Below("The fault lies {place}."),
     "faults_without_name": (

@@ -934,10 +934,12 @@ def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_rep
     begins = [line.partition(":")[0] for line in done.stderr.splitlines()]
     assert begins.index(LAYERS) < begins.index(INFERENCE)  # told as each ends
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
-    quoted = page.partition("exit code 1, and says:\n")[2].partition("\n    Settings ")[0].split()
+    quoted, _, line = page.partition("The second command says:\n")[2].partition("\n\n")[0].partition("\n    lines to look at ")
+    assert line.strip() in done.stdout
+    quoted = quoted.split()
     said = done.stdout.split()
     start = next(at for at in range(len(said)) if said[at : at + 3] == quoted[:3])
-    residual = quoted.index("there.") - 1  # the rounding of a processor
+    residual = quoted.index("once") - 1  # the rounding of a processor
     assert said[start : start + residual] == quoted[:residual]
     assert said[start + residual + 1 : start + len(quoted)] == quoted[residual + 1 :]
     stored = json.loads((tmp_path / "report" / "match.json").read_text())

@@ -10,6 +10,7 @@ import pytest
 
 from common.matching.records import Layer, ModelReport, OpenRequest
 from compare.judgement.statement import Statement
+from compare.running import launch
 from compare.tools.matching import corrections, match, match_words, model_comparison
 from compare.tools.matching.causes import BIASED_VARIANCE, Cause
 from compare.tools.matching.model_comparison import LayerPair, Match, RungResult
@@ -238,6 +239,22 @@ def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> Non
     found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
     screened(screens, found, folder=Path("results/made"))
     assert match.report(found, []).values["verdict"] == "cannot tell"
+
+
+PAGE = launch.PROJECT_ROOT / "docs" / "match.md"
+
+
+def test_the_first_forty_lines_of_the_page_explain_every_word_of_a_first_screen() -> None:
+    first = "\n".join(PAGE.read_text().splitlines()[:40])
+    labels = {*match._LABELS.values(), "Same, but", "Not accepted", "Why", "Settings", "lines to look at"}
+    rows = {row.split(" | ")[0].removeprefix("| ") for row in first.splitlines() if row.startswith("| ")}
+    assert labels <= rows and "--accept biased-variance" in first and "also called rungs" in first
+    assert "convtwins match my_package" in first and "first 40 lines" in first
+
+
+def test_the_page_has_one_spelling_of_the_command() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if "bin/convtwins" in line]
+    assert lines == ['alias convtwins="$PWD/.venv/bin/convtwins"']
 
 
 def test_every_kind_of_statement_has_words_and_every_template_is_of_a_kind_that_is_made() -> None:
