@@ -646,6 +646,20 @@ def norm_twice(*, momentum: float = 0.9, epsilon: float = 1e-5, softmax: bool = 
     return keras.Model(images, layers.Softmax()(x) if softmax else x)
 
 
+def strided_norm_twice_of_defaults(*, pads_itself: bool = True) -> keras.Model:
+    """Two mistakes: BatchNorm's defaults, and the padding of a convolution with a stride."""
+    second = layers.Conv2D(8, 3, strides=2, padding="same" if pads_itself else "valid")
+    images = keras.Input((8, 8, 3))
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(images)))
+    x = second(x if pads_itself else layers.ZeroPadding2D(1)(x))
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    return keras.Model(images, layers.Dense(CLASSES)(layers.Flatten()(x)))
+
+
+def strided_norm_twice_padded_in_front() -> keras.Model:
+    return strided_norm_twice_of_defaults(pads_itself=False)
+
+
 def norm_twice_of_other_momentum_with_softmax() -> keras.Model:
     return norm_twice(momentum=0.1, softmax=True)
 

@@ -203,6 +203,13 @@ def norm_twice() -> nn.Module:
     return nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
 
 
+def strided_norm_twice() -> nn.Module:
+    draw_others()
+    first = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    second = [nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8 * 4 * 4, CLASSES))
+
+
 def norm_twice_of_zero_biases() -> nn.Module:
     """As torchvision's `vgg*_bn`: what training makes of these biases is rounding alone."""
     net = norm_twice()

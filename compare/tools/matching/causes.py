@@ -42,6 +42,20 @@ class Cause(NamedTuple):
     Infinite: no correction that was tried out leaves less."""
     variant: str = ""
     """Which of the several forms of this cause it is."""
+    size: float | None = None
+    """Relative difference that this cause makes by itself at `at`. None: not known."""
+    at: str = ""
+    """Name of the layer or array that `size` was measured at. Empty: not known."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it was tried out, and explains the difference."""
+        return self.residual is not None and math.isfinite(self.residual)
+
+    @property
+    def places(self) -> list[str]:
+        """Names of all layers with this cause. The difference is largest at the first."""
+        return [*filter(None, [self.at]), *self.values.get("also", ())]
 
     def facts(self) -> dict[str, Any]:
         """Return the fields, and whether it was tried out: JSON has no infinite residual."""
@@ -135,6 +149,12 @@ def explain_divergence(divergence: Divergence) -> list[Cause]:
             causes += itertools.islice(filter(None, experiments(divergence)), 1)
     causes = [
         cause if (cause.residual or 0.0) < divergence.difference / 2 else cause._replace(residual=math.inf) for cause in causes
+    ]
+    causes = [
+        cause._replace(size=divergence.difference, at=divergence.at)
+        if cause.is_verified and math.isfinite(divergence.difference)
+        else cause
+        for cause in causes
     ]
     for name in ("softmax-output", "normalisation-place"):
         if conclusive := [cause for cause in causes if cause.name == name and (cause.residual or 0.0) < math.inf]:
@@ -366,7 +386,7 @@ def _bias(divergence: Divergence) -> _Experiments:
     for place in (0, 1):
         for role in ("bias", "beta"):
             if role in roles[place] and role not in roles[1 - place]:
-                values = {"one": divergence.names[1 - place], "layer": divergence.layers[1 - place].name, "role": role}
+                values = {**divergence.named(1 - place), "layer": divergence.layers[1 - place].name, "role": role}
                 corrected = divergence.outputs[1 - place] + roles[place][role]
                 yield _corrected(divergence, "bias-missing", corrected, divergence.outputs[place], values)
 
@@ -405,6 +425,7 @@ def _of_layers(divergence: Divergence, key: str) -> dict[str, Any]:
     return {
         **divergence.named(),
         "layers": [layer.name for layer in layers],
+        "kind": layers[0].kind if layers else "",
         key: [layer.settings.get(key) for layer in layers],
     }
 
@@ -487,7 +508,10 @@ def _padding(divergence: Divergence) -> _Experiments:
             continue
         if kind == "transposed_conv":
             if outputs[0].ndim == outputs[1].ndim == 4 and x.shape[-1] == kernel.shape[-1]:
-                yield _distinguished(divergence, "padding", outputs, functools.partial(cut, x), variant="cut")
+                # Keras's `valid` gives the whole map, and more where the kernel is smaller than the stride.
+                is_whole = all(size >= step for size, step in zip(kernel.shape[:2], settings["stride"], strict=True))
+                forms = functools.partial(cut, x)
+                yield _distinguished(divergence, "padding", outputs, forms, variant="cut", is_whole=is_whole)
         elif outputs[0] is divergence.outputs[0] and x.shape[-1] == divergence.inputs[0].shape[-1]:
             modes = [layer.settings["padding_mode"] for layer in divergence.layers]
             keys = [[(_pairs(padding), mode)] for padding, mode in zip(stated, modes, strict=True)]

@@ -158,9 +158,14 @@ class Divergence:
     def names(self) -> tuple[str, str]:
         return self.sides[0].name, self.sides[1].name
 
-    def named(self, place: int = 0) -> dict[str, str]:
+    @property
+    def at(self) -> str:
+        """The left name of the first layers that differ."""
+        return "the output" if self.layers is None else self.layers[0].name
+
+    def named(self, place: int = 0) -> dict[str, Any]:
         """Return the frameworks as values of a cause: `one` is that at this place."""
-        return {"one": self.names[place], "other": self.names[1 - place]}
+        return {"one": self.names[place], "other": self.names[1 - place], "place": int(place)}
 
     def shared_inputs(self) -> list[tuple[Array, Array, Array]]:
         """Return (x, left y, right y): outputs that both sides may have computed from the same x."""

@@ -31,6 +31,7 @@ from compare.results.workspace import FolderKind
 from compare.running import launch, options
 from compare.tools.matching import dumps, match_words, model_comparison, pair_file, user_images
 from compare.tools.matching.causes import BIASED_VARIANCE, Cause
+from compare.tools.matching.corrections import correction
 from compare.tools.matching.match_words import KNOWN_CAUSES
 from compare.tools.matching.model_comparison import LayerPair, Match, ModelServer
 
@@ -454,6 +455,8 @@ _SHORT_RUNG_COLUMNS = tuple(column for column in _RUNG_COLUMNS if column.key != 
 _CAUSE_COLUMNS = (
     Column("cause", "cause", pick="name"),
     Column("sentence", "what", pick=match_words.cause_sentence),
+    Column("at", "at"),
+    Column("size", "by itself", -1),
     Column("verified", "experiment", pick=match_words.experiment),
     Column("where", "file and line"),
 )
@@ -487,13 +490,15 @@ def _images_words(request: OpenRequest) -> str:
 
 
 MAX_NAMED = 3
-"""Number of causes and layers that the first screen names. It counts the others."""
+"""Number of layers that the first screen names. It counts the others."""
+MAX_CAUSES = 6
+"""Number of causes that the first screen has a line for. It counts the others."""
 _LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Cannot tell"}
 
 
 def report(result: Match, words: Sequence[str], written: Sequence[str] = (), dumped: Sequence[str] = ()) -> Report:
     """Build the report of a match. `written`: sentences on `--write`. `dumped`: sentences on `--dump`."""
-    causes = [cause for rung in result.rungs for cause in rung.causes]
+    causes = [cause for rung in result.rungs for cause in (*rung.causes, *rung.behind)]
     verdict = "same" if result.holds else "not the same"
     if result.holds and not result.same:
         verdict += f" but for {match_words.TOLERATED[result.tolerated_difference]}"
@@ -528,7 +533,10 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = (), dum
             "verdict": verdict,
             "same": result.same,
             "holds": result.holds,
-            "rungs": [{**vars(rung), "causes": [*map(_plain, rung.causes)]} for rung in result.rungs],
+            "rungs": [
+                {**vars(rung), **{key: [*map(_plain, getattr(rung, key))] for key in ("causes", "behind")}}
+                for rung in result.rungs
+            ],
             "notes": [*map(_plain, result.notes)],
             "versions": dict(zip(result.names, map(dict, result.versions), strict=False)),
             "data": result.requests[0].data_name,
@@ -543,25 +551,38 @@ def _screen(result: Match, verdict: str, written: Sequence[str], dumped: Sequenc
     """Build the first screen: same or not, the causes by name, and the lines to change."""
     request, rungs = result.requests[0], result.primary_rungs
     first = min(rungs, key=lambda rung: rung.status != model_comparison.FAILED, default=None)
-    causes = {(cause.name, match_words.cause_sentence(cause)): cause for rung in rungs for cause in rung.causes}
-    whys = [f"{name}: {sentence} {match_words.experiment(cause)}" for (name, sentence), cause in [*causes.items()][:MAX_NAMED]]
-    if len(causes) > MAX_NAMED:
-        whys.append(f"and {wording.count(len(causes) - MAX_NAMED, 'cause')} more ({FULL} lists all)")
+    named = [cause for rung in rungs for cause in (*rung.causes, *rung.behind)]
+    causes = {(cause.name, match_words.cause_sentence(cause), cause.at): cause for cause in named}
+    lines = match_words.cause_lines(causes.values())
+    if len(causes) == 1:
+        (cause,) = causes.values()
+        lines = [f"{cause.name}: {match_words.cause_sentence(cause)} {match_words.experiment(cause)}"]
+    whys = lines[:MAX_CAUSES]
+    if len(lines) > MAX_CAUSES:
+        whys.append(f"and {wording.count(len(lines) - MAX_CAUSES, 'cause')} more ({FULL} lists all)")
     if first is not None and first.status == model_comparison.FAILED and not first.causes:
         whys.insert(0, "None of the known causes explains it.")
     between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
     tone = "good" if result.holds else "warn" if verdict == "cannot tell" else "bad"
-    answer_words = match_words.sentences([result.answer, *(result.describe_rung(first) if first else [])])
+    # First where it begins, then by how much its consequences differ.
+    described = [*reversed(result.describe_rung(first))] if first else []
+    answer_words = match_words.sentences([result.answer, *described])
+    label = _LABELS.get(verdict, "Same, but")
+    if result.only_biased_variance:
+        label, tone = "Not accepted", "warn"
+    others = result.unexplained_settings
+    settings = f"Layers whose settings differ beside this: {wording.listed(others, MAX_NAMED)}."
     answers = (
-        Paragraph(_LABELS.get(verdict, "Same, but"), answer_words, tone),
-        Paragraph("Why", [*whys, *between]),
-        Paragraph("Settings", [wording.listed(result.settings_differences, MAX_NAMED)] if result.settings_differences else []),
+        Paragraph(label, answer_words, tone, least=len(described)),
+        Paragraph("Why", [*whys, *between], least=len(whys), most=len(whys) + len(between)),
+        Paragraph("Settings", [settings] if others else []),
         Paragraph("Not compared", match_words.sentences(result.caveats)),
         Paragraph("The pair", written),
         Paragraph("The dump", dumped),
     )
     differing = [rung for rung in result.rungs if rung.status != model_comparison.PASSED]
-    removed = wording.listed([cause.name for cause in result.notes], MAX_NAMED)
+    leading = [rung for rung in differing if rung.status != model_comparison.FOLLOWS]
+    follow = f" ({len(differing) - len(leading)} follow from these)" if len(leading) < len(differing) else ""
     return Screen(
         subject=[
             "Is my port the same model?",
@@ -570,9 +591,9 @@ def _screen(result: Match, verdict: str, written: Sequence[str], dumped: Sequenc
         ],
         answers=answers,
         table=Table.from_items(
-            "rungs", f"Checks that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
+            "rungs", f"Checks that do not agree: {len(differing)} of {len(result.rungs)}{follow}", _SHORT_RUNG_COLUMNS, leading
         ),
-        remarks=[f"This match has evened out: {removed} ({FULL} says how)."] if result.notes else [],
+        remarks=[match_words.note_line(cause) for cause in result.notes],
         next=_next(result, [*causes.values()], written),
     )
 
@@ -583,9 +604,9 @@ def _next(result: Match, causes: Sequence[Cause], written: Sequence[str]) -> lis
         return [("let it pass", f"the same command with --accept {BIASED_VARIANCE}")]
     if not result.holds:
         places = list(dict.fromkeys(cause.where for cause in causes if cause.where))
-        return [("look at", place) for place in places[:MAX_NAMED]]
+        return [("lines to look at", "; ".join(places[:MAX_NAMED]))] if places else []
     return [("train both", "the same command with --write FOLDER/FILE.py")] if not written else []
 
 
 def _plain(cause: Cause) -> dict[str, object]:
-    return {**cause.facts(), "sentence": match_words.cause_sentence(cause)}
+    return {**cause.facts(), "sentence": match_words.cause_sentence(cause), "correction": correction(cause)}

@@ -11,10 +11,12 @@ from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import Below, Template
 from compare.tools.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDED_CONSTANTS, Cause
+from compare.tools.matching.corrections import correction
 
 _MOST_CLASSES = 8
 """Largest number of classes that a sentence lists one by one."""
 _MOST_PARAMETERS = 4
+_MOST_PLACES = 3
 KNOWN_CAUSES = {
     "layer-missing": "A layer with parameters is in one model only, or has another shape.",
     "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
@@ -69,9 +71,30 @@ def sentences(statements: Iterable[Statement]) -> list[str]:
 
 
 def cause_sentence(cause: Cause) -> str:
-    """One cause in words, without its experiment."""
+    """One cause in words, and what to write in Keras. Without its experiment."""
     key = f"{cause.name}/{cause.variant}" if cause.variant else cause.name
-    return statement_words.fill(CAUSES[key], cause.values)
+    sentence, clause = statement_words.fill(CAUSES[key], cause.values), correction(cause)
+    if cause.name == BIASED_VARIANCE or not clause:  # its sentence says it already
+        return sentence
+    return f"{sentence} {f'A{clause[1:]}' if clause.startswith('add ') else f'In Keras, {clause}'}."
+
+
+def cause_lines(causes: Iterable[Cause]) -> list[str]:
+    """Several causes, a line for each. Causes of several layers that take the same correction share a line."""
+    groups: dict[tuple[str, str], list[Cause]] = {}
+    for cause in causes:
+        groups.setdefault((cause.name, correction(cause) or cause_sentence(cause).removesuffix(".")), []).append(cause)
+    return [_cause_line(name, clause, group) for (name, clause), group in groups.items()]
+
+
+def _cause_line(name: str, clause: str, group: Sequence[Cause]) -> str:
+    places = listed(dict.fromkeys(place for cause in group for place in cause.places), _MOST_PLACES)
+    sizes = [cause.size for cause in group if cause.size is not None]
+    status = "" if all(cause.is_verified for cause in group) else " (not tried out)"
+    if any(cause.residual is not None and not cause.is_verified for cause in group):
+        status = " (not verified)"
+    at = f" at {places}" if any(cause.places for cause in group) else ""
+    return f"{name}{at}{f', alone {max(sizes):.1e}' if sizes else ''}{status}: {clause}."
 
 
 def experiment(cause: Cause) -> str:
@@ -80,7 +103,15 @@ def experiment(cause: Cause) -> str:
         return f"Not tried out: read from the {'values' if cause.name == LOWER_PRECISION else 'models'}."
     if math.isinf(cause.residual):
         return "Not verified: no correction was found."
-    return f"Verified: with this corrected, the two differ by {cause.residual:.1e} there."
+    if cause.size is None:
+        return f"Verified: with this corrected, the two differ by {cause.residual:.1e} there."
+    also = f" (less at {listed(cause.places[1:], _MOST_PLACES)})" if cause.places[1:] else ""
+    return f"Verified: by itself it makes {cause.size:.1e} at {cause.at}{also}, and {cause.residual:.1e} once corrected."
+
+
+def note_line(cause: Cause) -> str:
+    """Say in a line what a difference that this match has evened out means to the user."""
+    return NOTES[cause.name].format(**cause.values)
 
 
 def note(cause: Cause) -> str:
@@ -90,11 +121,15 @@ def note(cause: Cause) -> str:
 
 def _cause(values: Mapping[str, Any]) -> str:
     """The cause with its experiment and its lines."""
-    cause = Cause(*(values[field] for field in Cause._fields))
+    cause = Cause(**{field: values[field] for field in Cause._fields if field in values})
     if cause.residual is None and values["is_tried"]:
         cause = cause._replace(residual=math.inf)
     where = f" See {cause.where}." if cause.where else ""
     return f"{cause.name}: {cause_sentence(cause)} {experiment(cause)}{where}"
+
+
+def _cause_behind(values: Mapping[str, Any]) -> str:
+    return f"Behind it, {_cause(values)}"
 
 
 def optimizer_words(values: Mapping[str, Any]) -> str:
@@ -199,8 +234,9 @@ def _outputs(values: Mapping[str, Any]) -> str:
 def _flatten_order(values: Mapping[str, Any]) -> str:
     orders = {"chw": "channels, height, width", "hwc": "height, width, channels"}
     (one, other), (ours, theirs) = values["layers"], (orders[order] for order in values["orders"])
-    copied = "The rows of its kernel were reordered. Whoever copies these weights must do so too."
-    end = copied if values["copied"] else "Whoever copies these weights must reorder its rows."
+    copied = "The rows of its kernel were reordered. Whoever copies these weights by hand must do so too"
+    end = copied if values["copied"] else "Whoever copies these weights by hand must reorder the rows of its kernel"
+    end += ": kernel.reshape(C, H, W, -1).transpose(1, 2, 0, 3).reshape(C * H * W, -1), for PyTorch's weight.T."
     return f"{one} takes an image flattened as {ours} in {values['one']}, {other} as {theirs} in {values['other']}. {end}"
 
 
@@ -337,6 +373,11 @@ CAUSES: dict[str, Template] = {
 """Sentence of every cause by its name, and by its variant if it has several."""
 
 
+NOTES = {
+    "flatten-order": "Whoever copies weights by hand must reorder the rows of {layers[1]} (--full says how).",
+    "initialisation": "Not counted: as built, both draw other initial weights. For this match they were copied.",
+}
+"""Line on the first screen for each difference that a match evens out."""
 TOLERATED = {
     "settings": "settings that differ",
     "accepted": "what was accepted",
@@ -364,6 +405,8 @@ def _rung_differs(values: Mapping[str, Any]) -> str:
 
 def _difference_begins(values: Mapping[str, Any]) -> str:
     rest = "" if values["rest_judged"] else " Layers behind it were not judged."
+    if values.get("judged_in_part"):
+        rest = " Layers behind it were judged in part."
     return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
 
 
@@ -378,7 +421,8 @@ TEMPLATES: dict[str, Template | Below] = {
     "models_hold": _tolerating("Yes, except {but}."),
     "models_part": "No: they differ first in: {rung}.",
     "models_part_by_convention": (
-        "No: they differ in {rung} alone. There Keras has a convention of its own: add --accept {accept}."
+        "The same but for {rung}: Keras keeps the biased variance in BatchNorm, and has no option for the other one. No "
+        "other check fails. The exit code is 1 until you accept this: add --accept {accept}."
     ),
     "models_not_judged": (
         "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
@@ -389,6 +433,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "rung_differs": _rung_differs,
     "difference_begins": Below(_difference_begins),
     "cause": Below(_cause),
+    "cause_behind": Below(_cause_behind),
     "no_known_cause": Below(_no_known_cause),
     "fault_between": Below("The fault lies {place}."),
     "faults_without_name": (

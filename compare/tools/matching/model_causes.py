@@ -48,7 +48,7 @@ def explain_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequenc
         for side, here, there in ((0, ours, theirs), (1, theirs, ours)):
             for role in here.parameters.keys() - there.parameters.keys():
                 names = [here.name, there.name]
-                values = {"one": sides[side], "other": sides[1 - side], "role": role, "layers": names}
+                values = {"one": sides[side], "other": sides[1 - side], "place": side, "role": role, "layers": names}
                 causes.append(Cause("bias-missing", values, _where(there, here), None, "parameter"))
     return causes
 
@@ -155,18 +155,45 @@ def explain_statistics(pair: MeasuredPair, equal_inputs: Container[str]) -> list
         layer = pair.left.layers["training"][name]
         if layer.kind != "batch_norm" or "mean" not in layer.parameters:
             continue
-        # One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
-        ours, theirs = min(
-            itertools.product(_update_laws(pair.left, name), _update_laws(pair.right, other)),
-            key=lambda laws: (not _equal_momentum(*laws), laws[0].factor != laws[1].factor, laws[0].error + laws[1].error),
-        )
+        ours, theirs = _laws_of_both(pair, name, other)
         explains_all = name in equal_inputs and max(ours.error, theirs.error) <= 1e-9
         is_same_law = _equal_momentum(ours, theirs) and ours.factor == theirs.factor
         if (not explains_all or is_same_law) and _statistics_differ(pair, name, other):
             return []
         for cause in _compare_laws(pair, (name, other), (ours, theirs)):
             causes.setdefault(cause.name, []).append(cause)
-    return [group[0]._replace(residual=max(cause.residual or 0.0 for cause in group)) for group in causes.values()]
+    return [_joined(group) for group in causes.values()]
+
+
+def explain_later_statistics(pair: MeasuredPair, equal_inputs: Container[str]) -> list[Cause]:
+    """Return causes in the layers whose inputs differ. Each side's law is tried out on what its own layer takes."""
+    causes: list[Cause] = []
+    for name, other in pair.both_running("training"):
+        layer = pair.left.layers["training"][name]
+        if layer.kind != "batch_norm" or "mean" not in layer.parameters or name in equal_inputs:
+            continue
+        laws = _laws_of_both(pair, name, other)
+        if max(law.error for law in laws) <= 1e-9:
+            causes += _compare_laws(pair, (name, other), laws)
+    return causes
+
+
+def _laws_of_both(pair: MeasuredPair, name: str, other: str) -> tuple[_UpdateLaw, _UpdateLaw]:
+    """Return the law of each side's layer.
+
+    One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
+    """
+    return min(
+        itertools.product(_update_laws(pair.left, name), _update_laws(pair.right, other)),
+        key=lambda laws: (not _equal_momentum(*laws), laws[0].factor != laws[1].factor, laws[0].error + laws[1].error),
+    )
+
+
+def _joined(causes: Sequence[Cause]) -> Cause:
+    """Return the cause of several layers as one, at the layer where it makes most."""
+    largest = max(causes, key=lambda cause: cause.size or 0.0)
+    also = [cause.at for cause in causes if cause is not largest]
+    return largest._replace(values={**largest.values, "also": also}, residual=max(cause.residual or 0.0 for cause in causes))
 
 
 class _UpdateLaw(NamedTuple):
@@ -200,6 +227,21 @@ def _update_laws(side: MeasuredModel, name: str) -> list[_UpdateLaw]:
     return [law for law in laws if law.error <= max(1e-9, min(laws).error)]
 
 
+def _moved_statistics(side: MeasuredModel, name: str, law: _UpdateLaw) -> dict[str, Array]:
+    """Return the running statistics of a layer after one update by a law."""
+    x, _ = side.values("training", name)
+    before, axes = side.parameters(name), tuple(range(x.ndim - 1))
+    batch = {"mean": x.mean(axes), "variance": x.var(axes) * law.factor}
+    return {role: before[role] + law.momentum * (batch[role] - before[role]) for role in batch}
+
+
+def _effect(side: MeasuredModel, name: str, laws: tuple[_UpdateLaw, _UpdateLaw]) -> float:
+    """Return how much the running statistics of a layer differ if it updates them by one law or by the other."""
+    one, other = (_moved_statistics(side, name, law) for law in laws)
+    pairs = {role: normalised_by_batch_std(side, f"{name}.{role}", one[role], other[role]) for role in one}
+    return max(max_relative_difference(*arrays, float(role == "mean")) for role, arrays in pairs.items())
+
+
 def _equal_momentum(ours: _UpdateLaw, theirs: _UpdateLaw) -> bool:
     return abs(ours.momentum - theirs.momentum) <= 1e-9
 
@@ -221,11 +263,15 @@ def _compare_laws(pair: MeasuredPair, names: tuple[str, str], laws: tuple[_Updat
     values = {**pair.frameworks, "layers": [name, other]}
     if not _equal_momentum(ours, theirs):
         variant = "complement" if abs(ours.momentum + theirs.momentum - 1) < 1e-9 else ""
-        yield Cause("batch-norm-momentum", {**values, "weights": [ours.momentum, theirs.momentum]}, where, residual, variant)
+        stated = left.layers["training"][name].settings.get("momentum")
+        values |= {"weights": [ours.momentum, theirs.momentum], "stated": stated}
+        size = _effect(left, name, (ours, ours._replace(momentum=theirs.momentum)))
+        yield Cause("batch-norm-momentum", values, where, residual, variant, size, name)
     if ours.factor != theirs.factor:
         biased = left if ours.factor == 1.0 else right
         values = {"one": biased.name, "layer": name, "times": max(ours.factor, theirs.factor)}
-        yield Cause(BIASED_VARIANCE, values, where, residual)
+        size = _effect(left, name, (ours, ours._replace(factor=theirs.factor)))
+        yield Cause(BIASED_VARIANCE, values, where, residual, "", size, name)
 
 
 def explain_loss(pair: MeasuredPair, labels: Array) -> list[Cause]:
@@ -234,8 +280,9 @@ def explain_loss(pair: MeasuredPair, labels: Array) -> list[Cause]:
     known = formulas.losses(pair.left.arrays["training/logits"], labels)
     decay = _regularizer(pair)
     if decay is not None:
-        who, amount, residual = decay
-        return [Cause("weight-decay", {"one": who, "factor": amount}, "", residual, "regularizer")]
+        place, amount, residual = decay
+        values = {"one": pair.sides[place].name, "place": place, "factor": amount}
+        return [Cause("weight-decay", values, "", residual, "regularizer")]
     mine, other = (
         [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
     )
@@ -282,11 +329,11 @@ def _relative_weights(weights: Array) -> list[float]:
     return (np.ones_like(weights) if equal else weights / weights[0]).tolist()
 
 
-def _regularizer(pair: MeasuredPair) -> tuple[str, float, float] | None:
-    """Return (framework, factor, residual) if gradients differ by a multiple of the weights."""
+def _regularizer(pair: MeasuredPair) -> tuple[int, float, float] | None:
+    """Return (place of the model, factor, residual) if gradients differ by a multiple of the weights."""
     left, right = pair.sides
     difference = (right.arrays["loss"] - left.arrays["loss"]).item()
-    side, sign = (right, 1) if difference > 0 else (left, -1)
+    place, sign = (1, 1) if difference > 0 else (0, -1)
     total, factor = 0.0, 0.0
     for mine, theirs in pair.names():
         ours, others = _gradient(left, mine), _gradient(right, theirs)
@@ -299,7 +346,7 @@ def _regularizer(pair: MeasuredPair) -> tuple[str, float, float] | None:
         total += factor * float(np.square(weights).sum())
     if factor == 0 or not math.isclose(total, abs(difference), rel_tol=1e-6):
         return None
-    return side.name, factor, abs(total - abs(difference)) / abs(difference)
+    return place, factor, abs(total - abs(difference)) / abs(difference)
 
 
 def explain_gradients(pair: MeasuredPair, difference: float) -> list[Cause]:
@@ -309,7 +356,7 @@ def explain_gradients(pair: MeasuredPair, difference: float) -> list[Cause]:
         for place, (side, name) in enumerate(zip(pair.sides, names, strict=True)):
             if not gradients[place].any() and gradients[1 - place].any():
                 layer = side.layers["training"][name.rpartition(".")[0]]
-                return [Cause("frozen", {"one": side.name, "parameter": name}, layer.where or "")]
+                return [Cause("frozen", {"one": side.name, "place": place, "parameter": name}, layer.where or "")]
     return _rounded_sixth(pair, difference)
 
 

@@ -38,6 +38,7 @@ from compare.tools.matching.causes import (
 )
 from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, MeasuredPair, find_divergence, layers_agree
 from compare.tools.matching.formulas import max_relative_difference
+from compare.tools.matching.later_layers import explain_later_layers
 
 _POLL_SECONDS = 0.5
 _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
@@ -89,6 +90,8 @@ class RungResult:
     where: str = ""
     """Name of the array that differs most."""
     causes: tuple[Cause, ...] = ()
+    behind: tuple[Cause, ...] = ()
+    """Causes in layers behind the first that differ. Each of these layers was judged by itself."""
     first: float | None = None
     """Difference of outputs at the first layers that differ, which `where` names. None: not located."""
     at_the_end: bool = True
@@ -120,8 +123,13 @@ class LayerPair:
     inference: float | None
     """Difference of the outputs in inference. None: there are not two."""
     training: float | None
-    settings: str = ""
-    """Settings that differ, in words."""
+    setting_words: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings that differ, in words, by their names."""
+
+    @property
+    def settings(self) -> str:
+        """All settings that differ, in words."""
+        return "; ".join(self.setting_words.values())
 
 
 @dataclass(frozen=True)
@@ -168,9 +176,9 @@ class Match:
 
     @property
     def only_biased_variance(self) -> bool:
-        """Whether only running variances fail, because they are biased: Keras has no option for that."""
+        """Whether only running variances fail, because they are biased: Keras has no option for that. All else is judged."""
         failed = [rung for rung in self.rungs if rung.status == FAILED]
-        follow = any(rung.status == FOLLOWS for rung in self.rungs)
+        follow = any(rung.status in (FOLLOWS, UNJUDGED) for rung in self.rungs)
         return (
             bool(failed) and not follow and all({cause.name for cause in rung.causes} == {BIASED_VARIANCE} for rung in failed)
         )
@@ -180,6 +188,22 @@ class Match:
         """Layers whose settings differ, with these. Empty if nothing was measured, since then only order paired them."""
         pairs = [pair for pair in self.lines if pair.settings and pair.inference is not None]
         return [f"{pair.left.name} ({pair.settings})" for pair in pairs if pair.left is not None]
+
+    @property
+    def unexplained_settings(self) -> list[str]:
+        """The same, without settings that a named cause is about."""
+        explained = {
+            (place, _SETTING_OF_CAUSE.get(cause.name))
+            for rung in self.rungs
+            for cause in (*rung.causes, *rung.behind)
+            for place in cause.places
+        }
+        differences: list[str] = []
+        for pair in self.lines:
+            if pair.left is not None and pair.inference is not None:
+                words = [words for key, words in pair.setting_words.items() if (pair.left.name, key) not in explained]
+                differences += [f"{pair.left.name} ({'; '.join(words)})"] * bool(words)
+        return differences
 
     @property
     def answer(self) -> Statement:
@@ -231,7 +255,13 @@ class Match:
         statements = [Statement(kind="rung_differs", level="finding", values=values)]
         if rung.first is not None:
             is_rest_judged = rung.at_the_end or rung.status in (ACCEPTED, ROUNDS)
-            begins: dict[str, JsonValue] = {"where": rung.where, "by": rung.first, "rest_judged": is_rest_judged}
+            judged_in_part = not is_rest_judged and bool(rung.behind)
+            begins: dict[str, JsonValue] = {
+                "where": rung.where,
+                "by": rung.first,
+                "rest_judged": is_rest_judged,
+                "judged_in_part": judged_in_part,
+            }
             statements.append(Statement(kind="difference_begins", level="finding", values=begins))
         return statements
 
@@ -243,6 +273,7 @@ class Match:
             statements.append(Statement(kind="no_known_cause", level="finding", values={"in_table": in_table}))
         if rung.between:
             statements.append(Statement(kind="fault_between", level="finding", values={"place": rung.between}))
+        statements += [Statement(kind="cause_behind", level="finding", values=cause.facts()) for cause in rung.behind]
         return statements
 
     def _is_in_table(self, rung: RungResult) -> bool:
@@ -463,7 +494,12 @@ def _compare_weights(pair: MeasuredPair, *, as_built: bool) -> RungResult:
 
 def _explained(rung: RungResult, explain: Callable[[], list[Cause]]) -> RungResult:
     """Add the causes to a rung that differs."""
-    return rung if rung.status == PASSED else replace(rung, causes=tuple(explain()))
+    if rung.status == PASSED:
+        return rung
+    causes = explain()
+    if len(causes) == 1 and causes[0].is_verified and math.isfinite(rung.difference):
+        causes = [causes[0]._replace(size=rung.difference, at=rung.where)]
+    return replace(rung, causes=tuple(causes))
 
 
 def _compare_models(request: OpenRequest, pair: MeasuredPair, run_pass: _RunPass) -> Generator[RungResult]:
@@ -662,7 +698,9 @@ def _statistics(pair: MeasuredPair, *, inputs_differ: bool) -> RungResult:
     judged = _rung_of_statistics(fed_equally)
     if judged.status == PASSED or not inputs_differ:
         return replace(rung, causes=tuple(model_causes.explain_statistics(pair, equal_inputs)))
-    return replace(judged, causes=tuple(model_causes.explain_statistics(fed_equally, equal_inputs)))
+    causes = model_causes.explain_statistics(fed_equally, equal_inputs)
+    behind = model_causes.explain_later_statistics(pair, equal_inputs)
+    return replace(judged, causes=tuple(causes), behind=tuple(behind))
 
 
 def _rung_of_statistics(pair: MeasuredPair) -> RungResult:
@@ -703,9 +741,7 @@ def _locate_first_difference(rung: RungResult, mode: str, pair: MeasuredPair, pi
         return rung
     where = "the output" if divergence.layers is None else f"{divergence.layers[0].name}, {divergence.layers[1].name}"
     between = ""
-    if not _only_rounding(reasons) and not any(
-        cause.residual is not None and math.isfinite(cause.residual) for cause in reasons
-    ):
+    if not _only_rounding(reasons) and not any(cause.is_verified for cause in reasons):
         within = divergence.layers is not None and divergence.close(*divergence.inputs)
         joins = divergence.layers is not None and max(layer.inputs for layer in divergence.layers) > 1
         between = f"between {divergence.last_agreeing}, the last that agree, and {where}"
@@ -713,7 +749,9 @@ def _locate_first_difference(rung: RungResult, mode: str, pair: MeasuredPair, pi
             between = "in these layers, which take the same"
             if joins:
                 between = f"in {where}, or in what these take beside their first input, which is the same"
-    details = {"where": where, "between": between, "causes": tuple(reasons)}
+    is_searched = rung.name != _EXTREME_INPUTS and not _only_rounding(reasons)
+    behind = tuple(explain_later_layers(divergence)) if is_searched else ()
+    details = {"where": where, "between": between, "causes": tuple(reasons), "behind": behind}
     return replace(rung, status=FAILED, first=divergence.difference, at_the_end=divergence.at_the_end, **details)
 
 
@@ -800,7 +838,7 @@ def _mark_consequences(rungs: Sequence[RungResult]) -> list[RungResult]:
         # Extreme inputs were measured against what rounding makes there.
         has_cause |= not is_downstream and (rung.name == _EXTREME_INPUTS or (bool(rung.causes) and not only_rounded))
         if rung.status == FAILED and (is_downstream or rounded) and not has_cause:
-            rung = replace(rung, status=FOLLOWS, causes=())
+            rung = replace(rung, status=FOLLOWS, causes=(), behind=())
         if rung.status == FAILED and only_rounded:
             rounded = True
         elif rung.status == FAILED or (rung.status == FOLLOWS and is_downstream and rung.name in _DEPENDS_ON):
@@ -910,19 +948,22 @@ def _layer_pairs(
     return pairs
 
 
+_SETTING_OF_CAUSE = {"epsilon": "epsilon", "padding": "padding", "batch-norm-momentum": "momentum"}
+"""Setting of a layer that a cause is about."""
 _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
 """Settings that always differ between the frameworks."""
 
 
-def _settings(names: tuple[str, str], left: Layer, right: Layer, without: Sequence[str] = ()) -> str:
+def _settings(names: tuple[str, str], left: Layer, right: Layer, without: Sequence[str] = ()) -> dict[str, str]:
+    """Return the settings that differ, in words, by their names."""
     keys = [key for key in left.settings if key in right.settings and key not in (*_CONVENTIONS, *without)]
     # The name of a user's own function proves nothing.
     known = all(formulas.is_known(layer.settings) for layer in (left, right))
-    return "; ".join(
-        _momentum(names, left, right) if key == "momentum" else f"{key} {left.settings[key]}, {right.settings[key]}"
+    return {
+        key: _momentum(names, left, right) if key == "momentum" else f"{key} {left.settings[key]}, {right.settings[key]}"
         for key in keys
         if left.settings[key] != right.settings[key] and (key != "function" or known)
-    )
+    }
 
 
 def _momentum(names: tuple[str, str], left: Layer, right: Layer) -> str:

@@ -593,6 +593,37 @@ def test_a_rounded_constant_is_remembered_behind_a_rung_that_the_tolerance_lets_
     assert statuses(*rungs, replace(update, difference=1e-5))[-1] == FAILED  # more than it may make
 
 
+def test_a_second_mistake_behind_the_first_is_found_with_its_layer_and_its_size(both: Both) -> None:
+    found = matched(both, "strided_norm_twice", "strided_norm_twice_of_defaults")
+    inference, statistics = rung(found, INFERENCE), rung(found, STATISTICS)
+    assert [(cause.name, cause.at) for cause in (*inference.causes, *inference.behind)] == [
+        *(("epsilon", "1"), ("padding", "3"), ("epsilon", "4"))
+    ]
+    first, padding, _ = sizes = [cause.size or 0.0 for cause in (*inference.causes, *inference.behind)]
+    assert first == inference.first and padding > 100 * max(first, sizes[2])  # what differs most is not what differs first
+    named = (*statistics.causes, *statistics.behind)
+    assert {(cause.name, cause.at) for cause in named} == {
+        (name, layer) for name in ("batch-norm-momentum", *BIASED) for layer in ("1", "4")
+    }
+    assert all(cause.is_verified and (cause.residual or 0.0) < 1e-9 for cause in (*inference.behind, *named))
+    assert not found.unexplained_settings and len(found.settings_differences) == 3
+    assert {each.status for each in found.rungs if each.behind} == {FAILED}
+
+
+def test_padding_in_front_of_a_layer_behind_the_first_that_differs_is_no_mistake(both: Both) -> None:
+    inference = rung(matched(both, "strided_norm_twice", "strided_norm_twice_padded_in_front"), INFERENCE)
+    assert [(cause.name, cause.at) for cause in (*inference.causes, *inference.behind)] == [("epsilon", "1"), ("epsilon", "4")]
+
+
+def test_a_biased_variance_is_told_at_the_layer_where_the_check_differs_most_and_by_as_much(both: Both) -> None:
+    found = matched(both, "norm_twice", "norm_twice")
+    statistics = rung(found, STATISTICS)
+    (cause,) = statistics.causes
+    assert found.only_biased_variance and f"{cause.at}.variance" == statistics.where
+    assert cause.size == pytest.approx(statistics.difference, rel=1e-6) and len(cause.places) == 2
+    assert found.sentences[0].startswith("The same but for ")
+
+
 def test_running_means_behind_a_bias_that_is_missing_follow_from_it(both: Both) -> None:
     found = matched(both, "norm_twice", "norm_twice_without_a_bias", accept=BIASED)
     assert not found.holds and cause_names(rung(found, INFERENCE)) == ["bias-missing"]
@@ -918,10 +949,12 @@ def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_rep
     begins = [line.partition(":")[0] for line in done.stderr.splitlines()]
     assert begins.index(LAYERS) < begins.index(INFERENCE)  # told as each ends
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
-    quoted = page.partition("exit code 1, and says:\n")[2].partition("\n    Settings ")[0].split()
+    quoted, _, line = page.partition("The second command says:\n")[2].partition("\n\n")[0].partition("\n    lines to look at ")
+    assert line.strip() in done.stdout
+    quoted = quoted.split()
     said = done.stdout.split()
     start = next(at for at in range(len(said)) if said[at : at + 3] == quoted[:3])
-    residual = quoted.index("there.") - 1  # the rounding of a processor
+    residual = quoted.index("once") - 1  # the rounding of a processor
     assert said[start : start + residual] == quoted[:residual]
     assert said[start + residual + 1 : start + len(quoted)] == quoted[residual + 1 :]
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
