@@ -3,7 +3,7 @@
     make example                               the example and all that shows it
     make measurements                          tables of measurements.md, from the results in docs/measured and docs/example
     python docs/renew.py measure NAME...       first runs the commands of these tables, and stores their results there
-    python docs/renew.py measure environments OLDER=FOLDER OLD=FOLDER NEW=FOLDER    says what words of the commands stand for
+    python docs/renew.py measure environments OLD=FOLDER NEW=FOLDER    says what words of a command stand for
     python docs/renew.py store NAME FOLDER...  takes comparisons that have been run already
 
 The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
