@@ -236,7 +236,8 @@ def _flatten_order(values: Mapping[str, Any]) -> str:
     (one, other), (ours, theirs) = values["layers"], (orders[order] for order in values["orders"])
     copied = "The rows of its kernel were reordered. Whoever copies these weights by hand must do so too"
     end = copied if values["copied"] else "Whoever copies these weights by hand must reorder the rows of its kernel"
-    end += ": kernel.reshape(C, H, W, -1).transpose(1, 2, 0, 3).reshape(C * H * W, -1), for PyTorch's weight.T."
+    places, axes = ("C, H, W", "1, 2, 0") if values["orders"][0] == "chw" else ("H, W, C", "2, 0, 1")
+    end += f": kernel.reshape({places}, -1).transpose({axes}, 3).reshape(C * H * W, -1), where kernel is PyTorch's weight.T."
     return f"{one} takes an image flattened as {ours} in {values['one']}, {other} as {theirs} in {values['other']}. {end}"
 
 
