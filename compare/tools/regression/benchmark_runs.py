@@ -60,7 +60,7 @@ class BenchmarkRun(NamedTuple):
     """Measured benchmarks. None: the run failed."""
     reason: str = ""
     advice: str = ""
-    """What to do, where the code of this side is not at fault."""
+    """Advice where the code of this side is not at fault. Else empty."""
 
     @property
     def taken(self) -> dict[str, float]:

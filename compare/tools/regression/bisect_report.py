@@ -148,13 +148,13 @@ def _next(outcome: BisectionOutcome, commit: str | None, measured_by: MeasuredBy
 
 
 class SearchWords(NamedTuple):
-    """What a search is about, for a reader."""
+    """Words of a search for a reader."""
 
     figure: str
     candidate: str
     """`commit` or `environment`."""
     head: str
-    """What the last candidate is called."""
+    """Name of the last candidate."""
     is_time: bool
 
     @classmethod

@@ -218,15 +218,15 @@ class PairLoop(ABC, Generic[Item, Result]):
 
         wasted = WastedPairs()
 
-        def gives_up(made: Sequence[tuple[Job[Item], Result]]) -> bool:
+        def gives_up(round_results: Sequence[tuple[Job[Item], Result]]) -> bool:
             by_pair: dict[str, list[Result]] = {}
-            for job, result in made:
+            for job, result in round_results:
                 by_pair.setdefault(places[job.item.id][0].head.id, []).append(result)
-            failed = any(self.failure(result) is not None for _, result in made)
+            failed = any(self.failure(result) is not None for _, result in round_results)
             is_wasted = not failed and all(map(self.is_spoilt, by_pair.values()))
             return wasted.are_too_many(is_wasted=is_wasted) and has_verdict is not None and not has_verdict()
 
-        for made in run_in_turns(
+        for round_results in run_in_turns(
             left,
             execute,
             self.progress,
@@ -239,7 +239,7 @@ class PairLoop(ABC, Generic[Item, Result]):
         ):
             if enough is not None and enough():
                 return
-            if gives_up(made):
+            if gives_up(round_results):
                 self.progress.tell(f"other programs took cores from {WASTED_PAIRS} pairs in a row, so this ends here")
                 return
 

@@ -43,7 +43,7 @@ _OF_REGRESS_WITH_VALUE = (
 _OF_REGRESS = ("--json", "--profile", "--no-profile", "--proof", "--no-proof", FULL)
 """Options of `regress` that say how it measures and reports, and not what."""
 GO_ON_IDLE = "go on when the machine is idle"
-"""What the command of disturbed pairs is for."""
+"""Label of the command that makes disturbed pairs again."""
 _TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
 
 
