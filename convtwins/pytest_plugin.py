@@ -20,6 +20,7 @@ commit before. The fixture `paired` lets two callables take turns, see `Paired`.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import os
@@ -118,10 +119,19 @@ class BenchmarkRecorder:
         self._short: list[dict[str, Any]] = []
         self._lines: list[str] = []
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Refuse a marker that cannot be read, before a benchmark runs."""
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Refuse a marker that cannot be read, before a benchmark runs. Leave out the tests that `bisect --only` does not name.
+
+        If it names none, all stay: the command says which there are.
+        """
         for item in items:
             limits(item)
+        only = self.run.get("only")
+        named = [item for item in items if only is None or item.nodeid == only or fnmatch.fnmatchcase(item.nodeid, only)]
+        if named and len(named) < len(items):
+            config.hook.pytest_deselected(items=[item for item in items if item not in named])
+            items[:] = named
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -173,6 +183,11 @@ class BenchmarkRecorder:
             facts = output_json["machine_info"].setdefault(KEY, {})
             facts["imported_from_elsewhere"] = imported_from_elsewhere(Path(root))
             facts["of_caller"] = imported_from(Path(self.run["callers_root"])) if self.run.get("callers_root") else {}
+
+
+def _cores_words(cores: float) -> str:
+    """A number of cores, with a third digit where two would not show that it exceeds the limit."""
+    return f"{cores:.2f}" if round(cores, 2) > DISTURBED_FROM else f"{cores:.3f}"
 
 
 def _set_taken(notes: dict[str, Any], taken: tuple[float, float] | None) -> None:
@@ -438,7 +453,8 @@ def _verdict(
         return BaselineVerdict(f"{candidate.name}: cannot tell, {why}", fails=False)
     if candidate.taken > DISTURBED_FROM:
         return BaselineVerdict(
-            f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: other work took {candidate.taken:.2f} cores", fails=False
+            f"{candidate.name}: {ratio:.3f} {beside}, cannot tell: other work took {_cores_words(candidate.taken)} cores",
+            fails=False,
         )
     if p is None:
         files = f"{len(candidate.stored)} of {_LEAST_FILES} stored files"

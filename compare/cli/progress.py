@@ -36,6 +36,7 @@ class Display:
         self._progress, self._overall, self._current = terminal
         self.clock = clock
         self._jobs: Sequence[str] = ()
+        self._is_open = False
         self._seconds: dict[str, list[float]] = {}
         self._name = self._label = ""
         self._started = clock()
@@ -56,9 +57,12 @@ class Display:
         self._line(text)
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """Set the planned runs, in order, by the name of their row. The repeats of a row take about the same time."""
-        self._jobs = jobs
-        self._progress.update(self._overall, total=len(jobs), completed=0, visible=True)
+        """Set the planned runs, in order, by the name of their row. The repeats of a row take about the same time.
+
+        Empty: nobody knows how many there will be, and nothing is said of those that are left.
+        """
+        self._jobs, self._is_open = jobs, not jobs
+        self._progress.update(self._overall, total=len(jobs), completed=0, visible=bool(jobs))
 
     def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
         """Show that a run starts.
@@ -105,15 +109,16 @@ class Display:
         if status and result is not None and result.reason:
             status += f" ({one_line(result.reason)})"
         words = clock_words(self._time_left(self._seconds, elapsed))
-        left = f"{len(self._jobs)} left, about {words}" if self._jobs else "none left"
-        self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}{f'; {note}' if note else ''}.")
+        left = f"{len(self._jobs)} left, about {words}" if self._jobs else "" if self._is_open else "none left"
+        self._line(f"{self._label}{status}: {'; '.join(filter(None, [clock_words(seconds), left, note]))}.")
 
     def _line(self, text: str) -> None:
         if self._progress.disable:
             self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def _show_time_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
-        self._progress.update(self._overall, facts=f"about {clock_words(self._time_left(seconds, elapsed))} left")
+        left = "" if self._is_open else f"about {clock_words(self._time_left(seconds, elapsed))} left"
+        self._progress.update(self._overall, facts=left)
 
     def _time_left(self, seconds: dict[str, list[float]], elapsed: float) -> float:
         """Estimate the seconds that are left.

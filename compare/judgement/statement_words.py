@@ -39,11 +39,12 @@ DOUBTED_ROW: dict[Doubt, str] = {
 }
 """Why no time of a row is reliable, in brackets or behind a colon, see `Summary.doubt`."""
 _DOUBTED_RUNS = {
-    "disturbed": "were disturbed",
-    "late_losses": "got their losses late ({cautions:;})",
-    "unwatched": "were too short to tell whether other programs took cores from them",
+    "disturbed": "{were} disturbed",
+    "late_losses": "got {their} losses late ({cautions:;})",
+    "unwatched": "{were} too short to tell whether other programs took cores from {them}",
 }
-"""Predicates of several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
+"""Predicates of one or several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
+_ONE, _SEVERAL = {"were": "was", "their": "its", "them": "it"}, {"were": "were", "their": "their", "them": "them"}
 NOT_PROVED = "The same training is not proved."
 
 FILES_UNWATCHED = "These benchmark files do not say whether other programs took cores: they were made without the plug-in."
@@ -179,7 +180,7 @@ def _set_apart(values: Mapping[str, Any]) -> str:
 
 
 def _made_again(values: Mapping[str, Any]) -> str:
-    disturbed = [f"{run['row']}, repeat {run['repeat']}: {run['cores_taken']:.2f}" for run in values["disturbed"]]
+    disturbed = [f"{run['row']}, repeat {run['repeat']}: {cores_words(run['cores_taken'])}" for run in values["disturbed"]]
     ratios = [
         f"{ratio['slow']} over {ratio['fast']}: {ratio['before']:.3f} in the {count(ratio['pairs'], 'old pair')}, "
         f"{ratio['now']:.3f} now"
@@ -398,13 +399,18 @@ def _input_wait(values: Mapping[str, Any]) -> str:
 
 def unreliable_words(values: Mapping[str, Any]) -> str:
     """How many runs of a side have no reliable times, and why. The values are those of `unreliable_runs`."""
-    why = fill(_DOUBTED_RUNS[values["why"]], values)
+    why = fill(_DOUBTED_RUNS[values["why"]], {**values, **(_ONE if values["unreliable"] == 1 else _SEVERAL)})
     text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {why}"
     if taken := values.get("cores_taken"):
-        ends = dict.fromkeys(f"{end(taken):.2f}" for end in (min, max))
+        ends = dict.fromkeys(cores_words(end(taken)) for end in (min, max))
         budget = f" of a budget of {values['cores']}" if values["cores"] else ""
         text += f": other programs or the hypervisor took {' to '.join(ends)} cores{budget}, more than {DISTURBED_FROM}"
     return f"{text}."
+
+
+def _unreliable_runs(values: Mapping[str, Any]) -> str:
+    whose = "Its" if values["unreliable"] == 1 else "Their"
+    return f"{values['name']}: {unreliable_words(values)} {whose} times do not count."
 
 
 def _caution_of_side(values: Mapping[str, Any]) -> str:
@@ -559,10 +565,10 @@ TEMPLATES: Templates = {
     "without_partner": "{name}: {figures:figure} without a partner on the other side, not counted ({metric}).",
     "limit_changed": "{name}: the test's own limit was {baseline} before and is {candidate} now. The one of now counts.",
     "medians_differ": "{name}: the {side}'s files disagree: one median is {times:.1f} times another.",
-    "unreliable_runs": lambda values: f"{values['name']}: {unreliable_words(values)} Their times do not count.",
+    "unreliable_runs": _unreliable_runs,
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
     "files_unwatched": FILES_UNWATCHED,
-    "proof_of_candidate": "The candidate's proof: {proof}.",
+    "proof_of_candidate": "The head's proof: {proof}.",
     # What a row reached.
     "accuracy_over_seeds": _accuracy_over_seeds,
     "target_accuracy": _target_accuracy,

@@ -91,6 +91,7 @@ def run_in_turns(
     accept: Callable[[Job[_Item], _Result], bool] = lambda job, result: True,
     ending: Callable[[_Result], tuple[RunResult | None, str]] = lambda result: (None, ""),
     execute_together: Callable[[Sequence[Job[_Item]]], Generator[tuple[int, _Result]]] | None = None,
+    is_open: bool = False,
 ) -> Generator[list[tuple[Job[_Item], _Result]]]:
     """Run the jobs round after round, one after the other or all of a round together.
 
@@ -107,11 +108,12 @@ def run_in_turns(
         ending: returns a job's run and a note, for the line about its end.
         execute_together: runs several jobs of a round, which take turns within their runs. Yields the place and the result of
             each when it ends. None: each runs alone.
+        is_open: whether most of the rounds may not be needed. Then the progress does not count those that are left.
 
     Yields:
         After each round: its jobs with their results, in order, without those that do not count.
     """
-    progress.plan([name(job.item) for jobs in planned for job in jobs])
+    progress.plan([] if is_open else [name(job.item) for jobs in planned for job in jobs])
     for jobs in planned:
         counting: dict[int, _Result] = {}
         known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}

@@ -18,7 +18,7 @@ from common.machine.interference import Meter, Usage, cores_taken
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.cli import wording
-from compare.cli.errors import FolderError
+from compare.cli.errors import FolderError, UnfitError
 from compare.cli.progress import Display
 from compare.judgement.run_figures import cores_words
 from compare.results.workspace import Workspace
@@ -40,6 +40,14 @@ PLUGIN = "convtwins_pytest_plugin"
 """Name under which a child imports the plug-in, which its environment need not have."""
 
 _NO_BENCHMARK = "no benchmark was collected"
+_TEST_FAILED, _IMPORT_FAILED, _REFUSED, _NOTHING_COLLECTED = 1, 2, 4, 5
+"""Exit codes of pytest."""
+_OTHER_PYTHON = "name the environment of your project: add --python .venv/bin/python"
+_WHAT_FAILED = {
+    _TEST_FAILED: "a test failed",
+    _IMPORT_FAILED: "its tests cannot be imported",
+    _REFUSED: "pytest refused its arguments",
+}
 _MARKS = re.compile(r"^(?:FAILED|ERROR|E  |ERROR:|.*: error:).*", re.MULTILINE)
 _XDIST = re.compile(r"Benchmarks are automatically disabled because xdist plugin is active")
 """Warning of pytest-benchmark where -n is given. A plug-in that is merely installed is named in the header, too."""
@@ -51,6 +59,8 @@ class BenchmarkRun(NamedTuple):
     measurement: Measurement | None
     """Measured benchmarks. None: the run failed."""
     reason: str = ""
+    advice: str = ""
+    """Advice where the code of this side is not at fault. Else empty."""
 
     @property
     def taken(self) -> dict[str, float]:
@@ -69,10 +79,9 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         workspace: the folder. It may hold a part of the same measurement, which is continued.
         progress: shows the progress.
         meter: measures what other work takes while a command runs.
-        only: pattern of the benchmarks that count as disturbed. None: all.
+        only: name or pattern of the benchmarks that are run, and that count as disturbed. None: all.
     """
 
-    other_base = "Choose another base, or benchmarks that it has."
     repair_head = "Repair it."
 
     def __init__(
@@ -89,6 +98,8 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         self.command, self.repeats, self.progress = command, repeats, progress
         self._meter, self._only = meter, only
         self.pairs = [Pair(base, head)]
+        has_tests = command.option == "--pytest"
+        self.other_base = f"Choose another base{', or benchmarks that it has' if has_tests else ''}."
         self.base_name = base.facts.name
         plan = BenchmarkPlan(
             code_hash=code_hash(),
@@ -126,8 +137,16 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
     def failure(self, result: BenchmarkRun) -> str | None:
         return None if result.measurement else f"failed: {result.reason}"
 
+    def advice(self, result: BenchmarkRun) -> str:
+        return result.advice
+
     def is_disturbed(self, result: BenchmarkRun) -> bool:
         return any(is_named(name, self._only) for name in result.taken)
+
+    def is_spoilt(self, runs: Sequence[BenchmarkRun]) -> bool:
+        """Return whether other work disturbed each benchmark on one side or both."""
+        shared = _shared_names(runs)
+        return bool(shared) and all(any(name in run.taken for run in runs) for name in shared)
 
     def ending(self, result: BenchmarkRun) -> tuple[None, str]:
         if result.measurement is None:
@@ -141,15 +160,22 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
 
         Benchmarks with enough reliable pairs keep their times. They have been judged.
         """
-        pair = self.pairs[0]
-        all_runs = [runs for repeat in range(self.repeats) if (runs := self.runs(pair, repeat))]
-        reliable: dict[str, int] = {}
-        for runs in all_runs:
-            for name in set.intersection(*({*run.measurement.subjects} for run in runs if run.measurement)):
-                reliable[name] = reliable.get(name, 0) + all(name not in run.taken for run in runs)
+        reliable = self._num_reliable()
         self._decided = {name for name, pairs in reliable.items() if pairs >= VERDICT_PAIRS}
         undecided = reliable.keys() - self._decided
-        self.make(needs_rerun=lambda pair, run: not undecided.isdisjoint(run.taken))
+        self.make(
+            needs_rerun=lambda pair, run: not undecided.isdisjoint(run.taken),
+            has_verdict=lambda: max(self._num_reliable().values(), default=0) >= VERDICT_PAIRS,
+        )
+
+    def _num_reliable(self) -> dict[str, int]:
+        """Return the number of stored pairs that nothing disturbed, by benchmark of both sides."""
+        reliable: dict[str, int] = {}
+        for repeat in range(self.repeats):
+            runs = self.runs(self.pairs[0], repeat)
+            for name in _shared_names(runs):
+                reliable[name] = reliable.get(name, 0) + all(name not in run.taken for run in runs)
+        return reliable
 
     def execute(self, item: BenchmarkSide, repeat: int, folder: Path) -> BenchmarkRun:
         """Run one side in a fresh process, and store the file of its benchmarks."""
@@ -162,7 +188,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             usage = meter.usage()
             if (reason := self._why_failed(code, log, written, item)) is not None:
                 atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
-                return BenchmarkRun(None, reason)
+                return BenchmarkRun(None, reason, self._advice(code, log, item, repeat))
             if self.command.option == "--pytest":
                 values = atomic_files.parse_json(written.read_bytes())
             else:
@@ -195,7 +221,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         (temporary / "plugin" / f"{PLUGIN}.py").symlink_to(plugin_file())
         paths = [str(temporary / "plugin"), *side.python_path]
         place = turn([pair_side.id for pair_side in self.pairs[0]], repeat).index(side.id)
-        run = {"side": side.id, "pair": repeat, "place": place}
+        run: dict[str, Any] = {"side": side.id, "pair": repeat, "place": place, "only": self._only}
         if side.root is not None:
             run |= {"root": str(side.root), "callers_root": str(side.callers_root)}
         return variables | {
@@ -218,20 +244,40 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             if JSON_WORD in self.command.text and not written.exists():
                 return f"it wrote no {JSON_WORD}; {where}"
             return None
-        if _XDIST.search(log) and not written.exists() and code in (0, 1):
-            return "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing. Add -n 0 to --pytest"
-        if code == 4 and "--benchmark-json" in log:
-            return f"{side.python} has no pytest-benchmark. Install it there"
-        if "No module named pytest" in log and code == 1:
-            return f"{side.python} has no pytest. Install it there"
-        what = {1: "a test failed", 2: "its tests cannot be imported", 4: "pytest refused its arguments"}.get(code)
+        _refuse_without_pytest(code, log, side)
+        if _XDIST.search(log) and not written.exists() and code in (0, _TEST_FAILED):
+            return "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing"
+        what = _WHAT_FAILED.get(code)
         if what is not None:
             return f"{what}{last}; {where}"
-        if code == 5 or (code == 0 and not written.exists()):
-            return f"{_NO_BENCHMARK}. Name the files of your benchmarks in --pytest; {where}"
+        if code == _NOTHING_COLLECTED or (code == 0 and not written.exists()):
+            return f"{_NO_BENCHMARK}; {where}"
         if code:
             return f"{describe_exit(code)}{last}; {where}"
         return None
+
+    def _advice(self, code: int, log: str, side: BenchmarkSide, repeat: int) -> str:
+        """Say what to do about a run that failed, if `--pytest` or the environment is at fault. Else empty."""
+        if self.command.option == "--command":
+            return ""
+        if _XDIST.search(log) and code in (0, _TEST_FAILED):
+            return "Add -n 0 to --pytest."
+        base, head = self.pairs[0]
+        else_do = "choose another base" if side.id == base.id else "repair the head"
+        if "ModuleNotFoundError" in log and code in (_IMPORT_FAILED, _REFUSED):
+            return f"If {side.python} lacks a package, {_OTHER_PYTHON}. Else {else_do}."
+        if side.id == base.id and code in (_REFUSED, _NOTHING_COLLECTED) and self._collects(head, repeat) == code:
+            return f"{'The head refuses them, too' if code == _REFUSED else 'The head has none, either'}. Mend --pytest."
+        if code in (0, _NOTHING_COLLECTED):
+            return f"Name the files of your benchmarks in --pytest, or {else_do}."
+        return ""
+
+    def _collects(self, side: BenchmarkSide, repeat: int) -> int:
+        """Return the exit code of pytest where it only collects the tests of a side."""
+        with PrivateFolder() as temporary:
+            words = [*self._words(temporary.path / "unused.json", side), "--collect-only"]
+            _, _, code = run_command(words, side.folder, self._environment(side, repeat, temporary.path))
+            return code
 
     def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:
         """Return a command's figures in the form of pytest-benchmark: its wall seconds, or those that it wrote."""
@@ -285,6 +331,24 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             raise RevisionError(
                 f"Base and head have no benchmark in common. Received: {received}. Choose revisions with the same benchmarks."
             )
+
+
+def _refuse_without_pytest(code: int, log: str, side: BenchmarkSide) -> None:
+    """Refuse an environment without pytest or pytest-benchmark. No other revision would help."""
+    if "No module named pytest" in log and code == _TEST_FAILED:
+        missing = "pytest"
+    elif code == _REFUSED and "--benchmark-json" in log:
+        missing = "pytest-benchmark"
+    else:
+        return
+    advice = f"Install it there, or {_OTHER_PYTHON}." if side.root is not None else "Install it there."
+    raise UnfitError(f"The interpreter has no {missing}. Received: {side.python}. {advice}")
+
+
+def _shared_names(runs: Sequence[BenchmarkRun]) -> set[str]:
+    """Return the benchmarks that all runs have."""
+    names = [{*run.measurement.subjects} for run in runs if run.measurement]
+    return set[str].intersection(*names) if names else set()
 
 
 def _tracked(files: Mapping[str, str], repository: Path | None) -> dict[str, str]:

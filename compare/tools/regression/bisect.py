@@ -94,7 +94,8 @@ def command(
             benchmark_command, query, python or sys.executable, most_repeats, invocation.progress
         )
         outcome = candidates.search(command_candidates, query, range(most_repeats), workspace, invocation.progress)
-        return Outcome(bisect_report.report(outcome, command_candidates, query, measured_by), folder)
+        named = candidates.with_names(command_candidates, benchmark_command, query, outcome, folder)
+        return Outcome(bisect_report.report(outcome, named, query, measured_by), folder)
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
     request = requests.build_request(settings, twins, folder, only)

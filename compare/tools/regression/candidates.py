@@ -41,7 +41,8 @@ from compare.tools.regression.benchmark_command import BenchmarkCommand
 from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.pair_loop import PairLoop
+from compare.tools.regression.measured import SECONDS
+from compare.tools.regression.pair_loop import PairLoop, WastedPairs
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
@@ -49,8 +50,6 @@ from compare.tools.regression.samples import SubjectPair, is_named, is_time, pai
 SideT = TypeVar("SideT")
 KIND, RECORD_FILE = "bisection", "bisection.json"
 _SHORT, _LONGEST_SUBJECT = 8, 48
-WASTED_PAIRS = 3
-"""A test ends when so many pairs in a row do not count."""
 
 
 class Bisection(PlannedWork):
@@ -121,6 +120,8 @@ class Candidates(Generic[SideT]):
     """Context manager of the pairs of two candidates, base and head, in a folder."""
     environments: Sequence[Environment]
     """Environment of each candidate, or the common one of all commits. Empty: the twin does not report it."""
+    figure: str = ""
+    """Name of the figure that is followed, if a command has one of its own. Empty: that of the metric."""
 
 
 def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Display) -> Candidates[Contestant]:
@@ -276,6 +277,23 @@ def from_command(
     )
 
 
+def with_names(
+    candidates: Candidates[BenchmarkSide],
+    command: BenchmarkCommand,
+    query: BisectionQuery,
+    outcome: BisectionOutcome,
+    folder: Path,
+) -> Candidates[BenchmarkSide]:
+    """Return the candidates with the names of the benchmark, or of the command's figure, that its runs have shown."""
+    ends = outcome.trials[0]
+    pair = _pair(_test_folder(folder, candidates, ends.earlier, ends.later), query.only)
+    if command.option == "--pytest":
+        return replace(candidates, subject=pair.now.name) if pair else candidates
+    if query.metric == SECONDS:
+        return replace(candidates, subject=command.name, figure="wall seconds")
+    return replace(candidates, subject=command.name, figure=pair.now.name if pair else query.only or "")
+
+
 def open_workspace(query: BisectionQuery, first_seed: int, folder: Path) -> AbstractContextManager[Workspace[Bisection]]:
     """Open the folder of a bisection."""
     early = {"metric": query.metric, "threshold": query.threshold, "seeds": first_seed}
@@ -310,6 +328,10 @@ def search(
     with ExitStack() as resources:
         good_end: list[SideT] = []  # once it is checked out
 
+        def label(place: int) -> str:
+            candidate = candidates.items[place]
+            return candidate.title if query.environments else f"commit {candidate.name}"
+
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""
             place = _test_folder(folder, candidates, earlier, later)
@@ -317,13 +339,12 @@ def search(
             if enough(before := so_far()):
                 progress.stage(f"the pairs in {place} decide already")
                 return before
-            counted = [before.n if before else 0]  # after each pair that is made now
+            counted, wasted = [before.n if before else 0], WastedPairs()
 
             def is_over() -> bool:
                 ratio = so_far()
                 counted.append(ratio.n if ratio else 0)
-                is_wasted = len(counted) > WASTED_PAIRS and counted[-1] == counted[-1 - WASTED_PAIRS]
-                return enough(ratio) or is_wasted
+                return wasted.are_too_many(is_wasted=counted[-1] == counted[-2]) or enough(ratio)
 
             try:
                 with ExitStack() as test_resources:
@@ -333,7 +354,7 @@ def search(
                     base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
                     head = test_resources.enter_context(candidates.ready(later))
                     runs = test_resources.enter_context(candidates.open_pairs(base, head, place))
-                    runs.base_name = candidates.items[earlier].name
+                    runs.base_name, runs.head_name = candidates.items[earlier].name, label(later)
                     runs.make(is_over, warm, lambda pair, run: is_time(query.metric) and runs.is_disturbed(run))
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error

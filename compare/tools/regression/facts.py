@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from compare.cli.wording import count
 from compare.judgement.row_figures import FAILURES, UNFINISHED
+from compare.judgement.sides import BASE, HEAD
 from compare.judgement.statement import Level, Statement
 from compare.results.store import IN_FLOAT64
 from compare.statistics.statistics import VERDICT_PAIRS
@@ -139,7 +140,7 @@ def cautions(
     baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria
 ) -> list[Statement]:
     """Statements on what differs between the two measurements besides the code, and on what was left out."""
-    sides = ((baseline, "baseline"), (candidate, "candidate"))
+    sides = ((baseline, BASE), (candidate, HEAD))
     statements: list[Statement] = []
 
     def add(kind: str, level: Level = "caution", **values: JsonValue) -> None:
@@ -159,7 +160,7 @@ def cautions(
             add("set_aside_of_side", side=side, reason=reason)
     for pair in pairs:
         name, metrics, both = pair.now.name, criteria.metrics_of(pair.now), (pair.before, pair.now)
-        sided = tuple(zip(both, ("baseline", "candidate"), strict=True))
+        sided = tuple(zip(both, (BASE, HEAD), strict=True))
         if pair.before.limit != pair.now.limit:
             limits = ["none" if subject.limit is None else percent_words(subject.limit) for subject in both]
             add("limit_changed", name=name, baseline=limits[0], candidate=limits[1])

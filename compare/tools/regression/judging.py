@@ -9,6 +9,7 @@ from common.machine import machine
 from compare.cli import wording
 from compare.cli.errors import FolderError
 from compare.judgement import environments, statement_words
+from compare.judgement.sides import BASE, HEAD
 from compare.statistics import noise
 from compare.statistics.statistics import (
     LEAST_PAIRS,
@@ -76,7 +77,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
     if interleaved_pairs := pair_interleaved_files(pairs):
         pairs, paired = interleaved_pairs, True
     one_look = paired or candidate.kind == "benchmarks"
-    sides = (("baseline", baseline), ("candidate", candidate))
+    sides = ((BASE, baseline), (HEAD, candidate))
     shared = [name for name in baseline.environments if name in candidate.environments]
     environment_pairs = [{f"{side}'s {name}": measurement.environments[name] for side, measurement in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
@@ -84,6 +85,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
     timed = [(pair, metric) for pair in pairs for metric in criteria.metrics_of(pair.before)[:1] if is_time(metric)]
     neighbours = [both for pair, metric in timed for both in pair.neighbours(metric, in_turn=in_turn)]
     cautions = facts.cautions(baseline, candidate, pairs, criteria)
+    num_pairs, num_disturbed = _count_pairs(pairs) if in_turn else (0, 0)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
@@ -92,6 +94,8 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         paired=paired,
         one_look=one_look,
         in_turn=in_turn,
+        pairs=num_pairs,
+        disturbed_pairs=num_disturbed,
         noise=noise.of_neighbours(neighbours),
         threshold=criteria.threshold,
         accuracy_threshold=criteria.accuracy_threshold,
@@ -107,9 +111,24 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
             sentence for both in environment_pairs for sentence in statement_words.sentences(environments.statements(both))
         ],
         differences=environments.differences(
-            {name: environment for both in environment_pairs for name, environment in both.items()}
+            {
+                name.replace(f"{BASE}'s", "baseline's").replace(f"{HEAD}'s", "candidate's"): environment
+                for both in environment_pairs
+                for name, environment in both.items()
+            }
         ),
     )
+
+
+def _count_pairs(pairs: Sequence[SubjectPair]) -> tuple[int, int]:
+    """Return (the number of pairs that were measured, how many of them other work disturbed in each row or benchmark)."""
+    measured = [pair.before.repeats & pair.now.repeats for pair in pairs]
+    usable = [
+        repeats - pair.before.cores_taken.keys() - pair.now.cores_taken.keys()
+        for pair, repeats in zip(pairs, measured, strict=True)
+    ]
+    all_repeats, all_usable = set[int]().union(*measured), set[int]().union(*usable)
+    return len(all_repeats), len(all_repeats - all_usable)
 
 
 def _side(measured: Measurement) -> MeasuredSide:

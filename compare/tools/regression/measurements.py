@@ -106,14 +106,14 @@ def newest_sibling(baseline: Measurement) -> Measurement:
     for other in others:
         if isinstance(other, FolderError):
             raise FolderError(
-                f"{other} It may be the newest measurement beside {baseline.source}: move it away, or name the candidate."
+                f"{other} It may be the newest measurement beside {baseline.source}: move it away, or name the head."
             )
     later = [other for other in others if isinstance(other, Measurement) and other.measured_at > baseline.measured_at]
     matching = [other for other in later if other.subjects.keys() & baseline.subjects.keys()]
     if not matching:
         raise FolderError(
             f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that shares a row or benchmark "
-            "with it. Name the candidate."
+            "with it. Name the head."
         )
     return max(matching, key=lambda other: other.measured_at)
 

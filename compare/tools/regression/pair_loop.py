@@ -33,6 +33,25 @@ class PairItem(Protocol):
 Item = TypeVar("Item", bound=PairItem)
 Result = TypeVar("Result")
 
+WASTED_PAIRS = 3
+"""A measurement ends when so many pairs in a row do not count."""
+
+
+class WastedPairs:
+    """Counts the pairs in a row that do not count."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def are_too_many(self, *, is_wasted: bool) -> bool:
+        """Return whether to end. Asked once after each pair.
+
+        Args:
+            is_wasted: whether the pair does not count.
+        """
+        self._in_a_row = self._in_a_row + 1 if is_wasted else 0
+        return self._in_a_row >= WASTED_PAIRS
+
 
 class Pair(NamedTuple, Generic[Item]):
     """An item of the head, and the same item of its base."""
@@ -49,6 +68,7 @@ class PairLoop(ABC, Generic[Item, Result]):
         repeats: the most pairs of each.
         folder: where the runs are stored.
         base_name: name of the base, for messages.
+        head_name: name of the head, if several are measured beside a base. Empty: there is one.
         progress: shows the progress.
     """
 
@@ -56,6 +76,7 @@ class PairLoop(ABC, Generic[Item, Result]):
     repeats: int
     folder: Path
     base_name: str
+    head_name: str = ""
     progress: Display
 
     @abstractmethod
@@ -91,6 +112,10 @@ class PairLoop(ABC, Generic[Item, Result]):
     def failure(self, result: Result) -> str | None:
         """Say how a run ended, e.g. `failed: exit code 1`. None: it ended well."""
 
+    def advice(self, result: Result) -> str:
+        """Say what to do about a run that failed, if the code of its side is not at fault. Else empty."""
+        return ""
+
     @abstractmethod
     def ending(self, result: Result) -> tuple[RunResult | None, str]:
         """Return a run and a note for its progress line."""
@@ -98,6 +123,10 @@ class PairLoop(ABC, Generic[Item, Result]):
     @abstractmethod
     def is_disturbed(self, result: Result) -> bool:
         """Return whether other work disturbed a run."""
+
+    def is_spoilt(self, runs: Sequence[Result]) -> bool:
+        """Return whether other work disturbed a pair, so that no time of it counts."""
+        return any(map(self.is_disturbed, runs))
 
     def check_stored(self, job: Job[Item], result: Result, label: str) -> None:
         """Raise OSError if a run could not be stored."""
@@ -112,6 +141,7 @@ class PairLoop(ABC, Generic[Item, Result]):
         enough: Callable[[], bool] | None = None,
         warm: Collection[str] = (),
         needs_rerun: Callable[[Pair[Item], Result], bool] = lambda pair, run: False,
+        has_verdict: Callable[[], bool] | None = None,
     ) -> None:
         """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
 
@@ -122,6 +152,8 @@ class PairLoop(ABC, Generic[Item, Result]):
                 the plan are made.
             warm: sides that need no warm-up.
             needs_rerun: whether a stored run does not count, so that its pair is made again.
+            has_verdict: whether enough pairs count for a verdict on a figure. Before that, several spoilt pairs in a row end
+                the measurement. Later they do not: whoever goes on would judge that figure again. None: they never do.
 
         Raises:
             OSError: a result could not be stored.
@@ -146,8 +178,9 @@ class PairLoop(ABC, Generic[Item, Result]):
 
         def label(job: Job[Item]) -> str:
             pair, side = places[job.item.id]
-            most = "at most " if enough is not None else ""
-            return f"{self.name(pair)}, {side} ({job.repeat + 1} of {most}{self.repeats})"
+            if enough is not None:
+                return f"{self.head_name or self.name(pair)}, pair {job.repeat + 1} of at most {self.repeats}, {side}"
+            return f"{self.name(pair)}, {side} ({job.repeat + 1} of {self.repeats})"
 
         def start(job: Job[Item]) -> None:
             pair, side = places[job.item.id]
@@ -183,7 +216,17 @@ class PairLoop(ABC, Generic[Item, Result]):
                 raise LaunchError(f"{self.base_name}: {words} It had ended well before. The same command continues.")
             raise RevisionError(words)
 
-        for _ in run_in_turns(
+        wasted = WastedPairs()
+
+        def gives_up(round_results: Sequence[tuple[Job[Item], Result]]) -> bool:
+            by_pair: dict[str, list[Result]] = {}
+            for job, result in round_results:
+                by_pair.setdefault(places[job.item.id][0].head.id, []).append(result)
+            failed = any(self.failure(result) is not None for _, result in round_results)
+            is_wasted = not failed and all(map(self.is_spoilt, by_pair.values()))
+            return wasted.are_too_many(is_wasted=is_wasted) and has_verdict is not None and not has_verdict()
+
+        for round_results in run_in_turns(
             left,
             execute,
             self.progress,
@@ -192,17 +235,22 @@ class PairLoop(ABC, Generic[Item, Result]):
             accept=accept,
             ending=self.ending,
             execute_together=execute_together if self.takes_turns else None,
+            is_open=enough is not None,
         ):
             if enough is not None and enough():
                 return
+            if gives_up(round_results):
+                self.progress.tell(f"other programs took cores from {WASTED_PAIRS} pairs in a row, so this ends here")
+                return
 
-    def complete_pairs(self, is_in_doubt: Callable[[Result], bool]) -> None:
+    def complete_pairs(self, is_in_doubt: Callable[[Result], bool], *, may_give_up: bool) -> None:
         """Make all pairs, and those again that other work disturbed, where too few reliable pairs are left for a verdict.
 
         Other pairs stay. Their times have been judged, and whoever could draw them again would choose among verdicts.
 
         Args:
             is_in_doubt: whether the times of a run are unreliable, for this reason or another.
+            may_give_up: whether spoilt pairs in a row end the measurement, see `make`.
         """
 
         def num_reliable(pair: Pair[Item]) -> int:
@@ -210,7 +258,10 @@ class PairLoop(ABC, Generic[Item, Result]):
             return sum(bool(runs) and not any(map(is_in_doubt, runs)) for runs in all_runs)
 
         undecided = [pair for pair in self.pairs if num_reliable(pair) < VERDICT_PAIRS]
-        self.make(needs_rerun=lambda pair, result: pair in undecided and self.is_disturbed(result))
+        self.make(
+            needs_rerun=lambda pair, result: pair in undecided and self.is_disturbed(result),
+            has_verdict=(lambda: max(map(num_reliable, self.pairs)) >= VERDICT_PAIRS) if may_give_up else None,
+        )
 
     def _warm_up(self, sides: Collection[str], *, strict: bool) -> None:
         """Make one run of each item and side, and discard it. It compiles, fills caches, and shows whether the side can run."""
@@ -219,18 +270,20 @@ class PairLoop(ABC, Generic[Item, Result]):
                 for item, side in zip(pair, (BASE, HEAD), strict=True):
                     if side not in sides:
                         continue
-                    self.progress.stage(f"{self.name(pair)}, {side}: warm-up")
-                    if (failure := self.failure(self.execute(item, 0, temporary.path))) is None:
+                    self.progress.stage(f"{self.head_name or self.name(pair)}, {side}: warm-up")
+                    result = self.execute(item, 0, temporary.path)
+                    if (failure := self.failure(result)) is None:
                         continue
+                    advice = self.advice(result)
                     if side == BASE:
-                        raise RevisionError(
-                            f"{self.base_name} cannot do {self.name(pair)} ({failure}), so there is "
-                            f"nothing to compare with. {self.other_base}"
-                        )
-                    words = f"{self.name(pair)} did not end well ({failure})."
+                        words = f"{self.name(pair)} did not end well at {self.base_name} ({failure})"
+                        if advice:
+                            raise RevisionError(f"{words}. {advice}")
+                        raise RevisionError(f"{words}, so there is nothing to compare with. {self.other_base}")
                     if strict:
-                        raise RevisionError(words)
-                    raise LaunchError(f"The head's warm-up of {words} {self.base_name} can do it. {self.repair_head}")
+                        raise RevisionError(f"{self.name(pair)} did not end well ({failure}).")
+                    words = f"{self.name(pair)} did not end well in the warm-up of the head ({failure})."
+                    raise LaunchError(f"{words} It did at {self.base_name}. {advice or self.repair_head}")
 
     other_base = "Choose another base, or rows that it can do with --only."
     repair_head = "Repair it, or choose other rows with --only."

@@ -23,6 +23,7 @@ from compare.running.matrix import Row
 from compare.tools.regression import requests
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError
+from compare.tools.regression.samples import is_time
 
 
 def _has_runs(folder: Path) -> bool:
@@ -109,14 +110,15 @@ class PairedRuns(PairLoop[Row, RunResult]):
             stopped = f"The measurement stops here; regress {self.folder} judges its runs"
             raise OSError(f"{label}: {result.reason}. {stopped}")
 
-    def complete(self, *, judges_times: bool) -> None:
+    def complete(self, judged: Collection[str]) -> None:
         """Make all pairs, see `complete_pairs`.
 
         Args:
-            judges_times: whether a time is judged. Else a disturbance spoils nothing.
+            judged: metrics that are judged. Other work spoils times alone. So memory is measured on a busy machine, too.
         """
-        if judges_times:
-            self.complete_pairs(run_figures.times_in_doubt)
+        are_times = [is_time(metric) for metric in judged]
+        if any(are_times):
+            self.complete_pairs(run_figures.times_in_doubt, may_give_up=all(are_times))
         else:
             self.make()
 

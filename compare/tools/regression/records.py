@@ -11,7 +11,7 @@ from compare.cli.option_parsing import parse_choices, split_names
 from compare.judgement.figures import metrics
 from compare.judgement.statement import Statement
 from compare.statistics.noise import NoiseRange
-from compare.statistics.statistics import Ratio, Spread
+from compare.statistics.statistics import VERDICT_PAIRS, Ratio, Spread
 from compare.tools.regression.measured import FIGURE, SECONDS, Kind, MeasuredSubject
 
 Verdict = Literal[
@@ -155,6 +155,10 @@ class Judgement(Frozen):
     """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
     in_turn: bool = False
     """Whether one command has measured both sides in turn, in one folder."""
+    pairs: int = 0
+    """Pairs that one command has measured in turn."""
+    disturbed_pairs: int = 0
+    """Pairs of which no time counts, because other work disturbed each row or benchmark on one side or both."""
     noise: NoiseRange | None = None
     """How much the same code differed from itself. None: too few reliable runs."""
     threshold: float
@@ -184,6 +188,12 @@ class Judgement(Frozen):
     def num_not_ruled_out(self) -> int:
         """Figures that are not shown to be worse, but may be worse by more than their threshold."""
         return sum(change.not_ruled_out for change in self.changes)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other work disturbed so many pairs of one command that those left give no verdict."""
+        is_open = not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
+        return is_open and self.disturbed_pairs > 0 and self.pairs - self.disturbed_pairs < VERDICT_PAIRS
 
     @property
     def exit_code(self) -> int:

@@ -17,7 +17,6 @@ from compare.cli.errors import FolderError
 from compare.cli.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.cli.option_types import Parsed, Percent
 from compare.comparison import run_options
-from compare.judgement.figures import times
 from compare.judgement.sides import BASE, HEAD
 from compare.reporting import document
 from compare.results import store
@@ -42,7 +41,7 @@ from compare.tools.regression.regress_screen import MeasuredBy
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
 _MEASURING = ("--interleaved", "--environments")
-_OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown", "--json")
+_OF_STORED = ("BASE", "HEAD", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown", "--json")
 """Options that have an effect without those that measure."""
 _OWN = ("--pytest", "--command")
 _OF_OWN = (*_OWN, *_MEASURING, "--python", "--threshold", "--only", "--repeats", "--out", "--markdown", "--json")
@@ -56,10 +55,8 @@ _OF_OWN = (*_OWN, *_MEASURING, "--python", "--threshold", "--only", "--repeats",
     Needs("--python", "--interleaved"),
     Needs("--python", _OWN),
     Excludes(_OWN, AllExcept(*_OF_OWN), "measures code of your own"),
-    Excludes(_MEASURING, "BASELINE", "measures both sides itself"),
-    OneOf(
-        ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
-    ),
+    Excludes(_MEASURING, "BASE", "measures both sides itself"),
+    OneOf(["BASE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."),
     Needs(AllExcept(*_OF_STORED, *_MEASURING), _MEASURING),
     within=document.errors_in_markdown,
 )
@@ -69,13 +66,15 @@ def command(
     baseline: Annotated[
         Path | None,
         typer.Argument(
-            help="Before: a results folder, or a folder of pytest-benchmark files. FOLDER@REV: those of one commit."
+            metavar="BASE",
+            help="Before: a results folder, or a folder of pytest-benchmark files. FOLDER@REV: those of one commit.",
         ),
     ] = None,
     candidate: Annotated[
         Path | None,
         typer.Argument(
-            help="Now. Default: the other commit in that folder, or the newest beside it that shares a row or benchmark."
+            metavar="HEAD",
+            help="Now. Default: the other commit in that folder, or the newest beside it that shares a row or benchmark.",
         ),
     ] = None,
     threshold: Annotated[float, Percent(), typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = 0.05,
@@ -160,7 +159,7 @@ def command(
                 base_name, with_bases = revision or "", revisions.against(revision or "", request)
             with with_bases as paired_request:
                 paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
-                paired_runs.complete(judges_times=any(name in times() for name in criteria.judged))
+                paired_runs.complete(criteria.judged)
         judgement = judge_stored(folder, None, criteria)
     measured_by = MeasuredBy(num_new_pairs, sys.argv[1:], named_folder) if named_folder is not None else None
     report = regress_report.report(judgement, measured_by)
@@ -178,7 +177,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
             shares a row or benchmark with it.
         criteria: what counts as a regression.
     """
-    for what, path in (("baseline", baseline), ("candidate", candidate)):
+    for what, path in ((BASE, baseline), (HEAD, candidate)):
         if path is not None and not _split_revision(path)[0].exists():
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
     before, now = _read_both(baseline) if candidate is None else (_read(baseline), _read(candidate))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compare.cli.wording import count, joined, percent, shell
-from compare.judgement.sides import BASE
+from compare.judgement.sides import BASE, HEAD
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
@@ -25,6 +25,7 @@ from compare.tools.regression.records import (
 )
 from compare.tools.regression.regress_screen import MeasuredBy
 
+_SIDES = {"baseline": BASE, "candidate": HEAD}
 _OPERATIONS = (
     "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
     "without a figure is not among the ten longest of most runs there. Shown, and not judged."
@@ -37,7 +38,7 @@ def report(judgement: Judgement, measured_by: MeasuredBy | None = None) -> Repor
     Args:
         measured_by: the command that has measured both sides. None: both were stored.
     """
-    sides = (("Baseline", judgement.baseline), ("Candidate", judgement.candidate))
+    sides = ((BASE.capitalize(), judgement.baseline), (HEAD.capitalize(), judgement.candidate))
     bad, too_fast = (judgement.verdicts.count(verdict) for verdict in FAILED)
     decided = judgement.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
@@ -93,7 +94,10 @@ def headline(judgement: Judgement) -> str:
         f"({percent_words(judgement.threshold)} of seconds and MiB, {percent_words(judgement.accuracy_threshold)} of accuracy)"
     )
     if judgement.exit_code != EXIT_OK:
-        return f"CANNOT TELL whether there is a regression: {joined(_undecided_reasons(judgement, f' {thresholds}'))}."
+        reasons = _undecided_reasons(judgement, f" {thresholds}")
+        if judgement.is_disturbed:
+            reasons.insert(0, regress_screen.disturbed_words(judgement.disturbed_pairs, judgement.pairs))
+        return f"CANNOT TELL whether there is a regression: {joined(reasons)}."
     return f"No regression: none of {len(judgement.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
@@ -111,7 +115,7 @@ def _undecided_reasons(judgement: Judgement, thresholds: str = "", needed: str =
     reasons += ["nothing was measured on both sides"] * (not judgement.changes)
     if missing := len(judgement.missing):
         what = "benchmark" if judgement.kind == "benchmarks" else "row"
-        reasons.append(f"{count(missing, what)} of the baseline {'was' if missing == 1 else 'were'} not measured again")
+        reasons.append(f"{count(missing, what)} of the base {'was' if missing == 1 else 'were'} not measured again")
     return reasons
 
 
@@ -148,7 +152,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
             else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
         )
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
-    undecided += [f"{name}: in the baseline, and not measured now." for name in judgement.missing]
+    undecided += [f"{name}: in the base, and not measured now." for name in judgement.missing]
     undecided += ["Nothing was measured on both sides."] * (not judgement.changes)
     more = _samples(judgement) if judgement.kind == "benchmarks" else "repeats"
     unsure = [
@@ -165,12 +169,12 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     sections = [
         ("Regressions", lines_with("regression")),
-        ("Faster than the marker allows: the baseline is out of date", lines_with("faster than allowed")),
+        ("Faster than the marker allows: the base is out of date", lines_with("faster than allowed")),
         ("Cannot tell", undecided),
         ("Not tested", lines_with("not tested")),
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),
         ("Better", lines_with("better")),
-        ("Measured now, and not in the baseline", judgement.added),
+        ("Measured now, and not in the base", judgement.added),
         (comparison_tables.ENVIRONMENTS, judgement.environments),
         ("Cautions", judgement.cautions),
         ("How it was judged", _method(judgement)),
@@ -200,7 +204,7 @@ def _not_judged_words(change: Change) -> str:
         case []:
             why, scope = "no pair has reliable times on both sides", " of the reliable ones"
         case [side]:
-            why, scope = f"no time of the {side} is reliable", ""
+            why, scope = f"no time of the {_SIDES[side]} is reliable", ""
         case _:
             why, scope = "none of these times is reliable", ""
     return f"not judged, because {why}. The ratio is of geometric means. Medians{scope}: {medians[0]} before, {medians[1]} now"
@@ -215,7 +219,7 @@ def change_words(change: Change) -> str:
         size += f" ({UNBOUNDED})"
     elif ratio.low is not None and ratio.high is not None:
         size += f" ({ratio.low:{form}} to {ratio.high:{form}})"
-    against = f"candidate minus baseline {size}" if change.is_accuracy else f"candidate {size} times the baseline"
+    against = f"head minus base {size}" if change.is_accuracy else f"head {size} times the base"
     surely = "" if change.adjusted_p is None else f", p {p_words(change.adjusted_p)}"
     return f"{change.name}, {heading(change.metric)}: {against}{surely}"
 
@@ -228,8 +232,8 @@ def change_tables(judgement: Judgement) -> list[Table]:
         Column("verdict", "verdict", fold=20),
         Column("change", "times", 3, interval=True),
         Column("p", "p, Holm", short="p,\nHolm"),
-        Column("baseline", "baseline (quartiles)", wide=True),
-        Column("candidate", "candidate (quartiles)", wide=True),
+        Column("baseline", "base (quartiles)", wide=True),
+        Column("candidate", "head (quartiles)", wide=True),
         Column("n", "n"),
     )
     score_columns = tuple(
@@ -238,8 +242,9 @@ def change_tables(judgement: Judgement) -> list[Table]:
         if column.key != "metric"
     )
     fact_columns = (
-        *(Column(key, key) for key in ("run", "what", "verdict", "baseline")),
-        Column("candidate", "candidate", fold=40),
+        *(Column(key, key) for key in ("run", "what", "verdict")),
+        Column("baseline", BASE),
+        Column("candidate", HEAD, fold=40),
     )
     figures = [_cells(change) for change in judgement.changes if not change.is_accuracy]
     scores = [_cells(change) for change in judgement.changes if change.is_accuracy]
@@ -247,17 +252,30 @@ def change_tables(judgement: Judgement) -> list[Table]:
     operation_columns = (
         Column("run", "run", pick="name"),
         Column("operation", "operation", fold=40),
-        Column("milliseconds", "candidate minus baseline, ms", 2, short="change,\nms"),
-        Column("baseline", "baseline, ms", 2, interval=True),
-        Column("candidate", "candidate, ms", 2, interval=True),
+        Column("milliseconds", "head minus base, ms", 2, short="change,\nms"),
+        Column("baseline", "base, ms", 2, interval=True),
+        Column("candidate", "head, ms", 2, interval=True),
     )
     all_tables = [
-        Table("changes", "Seconds and memory, candidate over baseline", columns, figures),
-        Table("accuracy", "Test accuracy, candidate minus baseline", score_columns, scores),
+        Table("changes", "Seconds and memory, head over base", columns, figures),
+        Table("accuracy", "Test accuracy, head minus base", score_columns, scores),
         Table("facts", "Runs, proof and first losses", fact_columns, facts),
         Table.from_items("operations", "Where a step's time changed", operation_columns, judgement.operations, _OPERATIONS),
     ]
-    return [table for table in (*all_tables, *comparison_tables.environment_table(judgement.differences)) if table.rows]
+    return [
+        table for table in (*all_tables, *comparison_tables.environment_table(_with_sides(judgement.differences))) if table.rows
+    ]
+
+
+def _with_sides(differences: list[dict[str, str | None]]) -> list[dict[str, str | None]]:
+    """Return the differences under the names of the sides that a reader knows: `base's pytorch`."""
+    return [
+        {
+            name.replace("baseline's", f"{BASE}'s").replace("candidate's", f"{HEAD}'s"): value
+            for name, value in difference.items()
+        }
+        for difference in differences
+    ]
 
 
 def _cells(change: Change) -> dict[str, Cell]:

@@ -42,6 +42,8 @@ _OF_REGRESS_WITH_VALUE = (
 )
 _OF_REGRESS = ("--json", "--profile", "--no-profile", "--proof", "--no-proof", FULL)
 """Options of `regress` that say how it measures and reports, and not what."""
+GO_ON_IDLE = "go on when the machine is idle"
+"""Label of the command that makes disturbed pairs again."""
 _TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
 
 
@@ -146,6 +148,11 @@ def failure_words(judgement: Judgement) -> str:
     return f"{joined(failed)} of {count(len(judgement.verdicts), 'figure')}" if failed else ""
 
 
+def disturbed_words(disturbed: int, pairs: int) -> str:
+    """`other programs took cores from 3 of 3 pairs`."""
+    return f"other programs took cores from {disturbed} of {count(pairs, 'pair')}"
+
+
 def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
     number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
@@ -158,7 +165,9 @@ def _verdict(judgement: Judgement) -> str:
     if judgement.exit_code == EXIT_REGRESSION:
         return f"{failure_words(judgement)}: {code}.{rest}"
     if judgement.exit_code != EXIT_OK:
-        return f"CANNOT TELL whether there is a regression: {code}.{rest}"
+        disturbed = judgement.is_disturbed
+        why = f"{disturbed_words(judgement.disturbed_pairs, judgement.pairs)}, " if disturbed else ""
+        return f"CANNOT TELL whether there is a regression: {why}{code}.{rest}"
     return f"No regression in {count(number, 'figure')}: {code}.{rest}"
 
 
@@ -193,14 +202,20 @@ def _figure(change: Change, judgement: Judgement) -> ScreenLine:
         size += f" ({UNBOUNDED})"
     elif ratio.low is not None and ratio.high is not None:
         size += f" ({100 * (ratio.low - unchanged):+.1f} to {100 * (ratio.high - unchanged):+.1f})"
+    if change.verdict == "not judged":
+        return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size} measured, not judged")
     threshold = judgement.threshold if change.limit is None else change.limit
     limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else threshold)
     return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
 
 
 def _unsure(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None) -> list[ScreenLine]:
-    """Say what is undecided, and how many pairs would decide it."""
+    """Say what is undecided, how many pairs would decide it, and which ratios were measured and are not judged."""
     lines = [ScreenLine(f"{reason[0].upper()}{reason[1:]}") for reason in undecided_reasons]
+    not_judged = list(_largest_first(judgement, "not judged"))
+    if not_judged and len(lines) == 1 and judgement.is_disturbed:
+        lines = []  # the verdict has the reason
+    lines += not_judged
     if open_changes := [change for change in judgement.changes if change.not_ruled_out]:
         is_known = judgement.paired and pairs is not None and not any(change.is_accuracy for change in open_changes)
         first = _figure(open_changes[0], judgement) if len(open_changes) == 1 else lines[0]
@@ -271,8 +286,11 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
     is_disturbed = any(is_time(change.metric) and change.change.n < measured_by.repeats for change in few)
     if is_disturbed or any(change.verdict == "not judged" for change in few):
-        return [("when the machine is idle", measured_by.again())]
+        return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]
-    longer = "the same command with more --epochs, into a new folder" if is_of_runs else "more rounds of each benchmark"
-    return [("longer runs", longer)] * bool(judgement.num_not_ruled_out)
+    if not judgement.num_not_ruled_out:
+        return []
+    if is_of_runs:
+        return [("longer runs", "the same command with more --epochs, into a new folder")]
+    return [("more pairs", measured_by.in_a_new_folder("--repeats", str(2 * measured_by.repeats)))]

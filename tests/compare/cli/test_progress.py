@@ -80,3 +80,12 @@ def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how
         "layers ...\na (1 of 2): 1:02; 1 left, about 1:02; disturbed: 0.97 cores taken.\n"
         "a (2 of 2), killed (killed by SIGKILL): 0:10; none left.\n"
     )
+
+
+def test_an_open_plan_says_nothing_of_what_is_left() -> None:
+    output = io.StringIO()
+    with progress.display(Console(file=output, width=20), lambda: 0.0) as shown:
+        shown.plan([])
+        shown.begin("a", "a, pair 1 of at most 30")
+        shown.end(None, "disturbed")
+    assert output.getvalue() == "a, pair 1 of at most 30: 0:00; disturbed.\n"

@@ -107,3 +107,11 @@ def test_advice_names_the_folder_that_the_report_is_of() -> None:
     assert "run --resume DIR --again disturbed" in statement_words.advice_words(again)
     assert "run --resume 'a b' --again disturbed" in statement_words.advice_words(again, "a b")
     assert statement_words.advice_words(None) == ""
+
+
+def test_one_disturbed_run_is_one_and_its_cores_are_more_than_the_limit_beside_them() -> None:
+    values = {"name": "it", "unreliable": 1, "runs": 6, "whose": "of the base", "why": "disturbed", "cores": 2}
+    statement = Statement(kind="unreliable_runs", level="caution", values={**values, "cores_taken": [0.1512]})
+    (words,) = sentences([statement])
+    assert words.startswith("it: 1 of 6 runs of the base was disturbed") and words.endswith("Its times do not count.")
+    assert "took 0.151 cores of a budget of 2, more than 0.15." in words

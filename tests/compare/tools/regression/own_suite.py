@@ -52,7 +52,7 @@ from pathlib import Path
 
 import pytest
 
-TAKEN = Path(__file__).with_name("taken.json")
+TAKEN = Path(os.environ.get("TAKEN_FILE", Path(__file__).with_name("taken.json")))
 
 @pytest.hookimpl(trylast=True)
 def pytest_benchmark_update_json(output_json):

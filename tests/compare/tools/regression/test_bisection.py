@@ -20,7 +20,7 @@ from compare.cli.interrupt import Interrupted
 from compare.running import launch
 from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
-from compare.tools.regression import bisection, candidates
+from compare.tools.regression import bisection, pair_loop
 from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from tests.compare.tools.regression.conftest import upgrade
 from tests.compare.tools.regression.repository import commit, copied, git, initialised, spec_module, worktrees
@@ -264,11 +264,14 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     stand_in.behaviour = disturbed
     done = bisect(*words)
     last = f"{commit_of(repository, 6)[:8]} change 6"
-    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * candidates.WASTED_PAIRS
+    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * pair_loop.WASTED_PAIRS
     shown = " ".join(done.stdout.split())
-    assert f"Verdict CANNOT TELL about {last}: other programs took cores from 3 of 3 pairs. Exit code 5." in shown
+    assert (
+        "Verdict CANNOT TELL whether the branch is slower: other programs took cores from 3 of 3 pairs. Exit code 5." in shown
+    )
+    assert f"3 of 3 runs of {last} were disturbed" in shown
     assert "3 of 3 runs" in shown and "0.97 cores of a budget of 2" in shown
-    assert f"--out {tmp_path / 'out'}" in shown and "unknown" not in shown and "6 candidates" in shown
+    assert f"--out {tmp_path / 'out'}" in shown and "unknown" not in shown and "6 commits" in shown
     stand_in.done.clear()
     stand_in.behaviour = whole
     done = bisect(*words).succeeded()
@@ -278,6 +281,38 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     done = bisect(*words).succeeded()
     trials = json.loads((tmp_path / "out" / "bisect.json").read_text())["search"]["trials"]
     assert done.stderr.count("decide already") == len(trials) > 1
+
+
+def test_a_disturbed_commit_within_leaves_the_verdict_on_the_branch(
+    repository: Path, stand_in: StandIn, tmp_path: Path
+) -> None:
+    middle = commit_of(repository, 3)[:8]
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(
+        run, noise=Noise(cores_taken=0.97 if folder.parent.name.endswith(middle) else 0.1)
+    )
+    words = ("--good", commit_of(repository, 0), *ONE_ROW, "--out", tmp_path / "out")
+    done = bisect(*words)
+    shown = " ".join(done.stdout.split())
+    assert done.exit_code == 5 and "Verdict The branch is slower: 1.5" in shown
+    assert "Not yet known which of 6 commits. Exit code 5." in shown
+    assert f"At {middle} change 3: other programs took cores from 3 of 3 pairs." in shown
+    assert f"commit {middle}, pair 3 of at most 30, head" in done.stderr and " left" not in done.stderr
+    stand_in.behaviour = whole
+    assert "change 5" in bisect(*words).succeeded().stdout
+
+
+def test_a_disturbed_test_of_the_change_itself_goes_on(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
+    places = [commit_of(repository, number)[:8] for number in (4, 5)]
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(
+        run, noise=Noise(cores_taken=0.97 if folder.parent.name == "-".join(places) else 0.1)
+    )
+    words = ("--good", commit_of(repository, 0), *ONE_ROW, "--out", tmp_path / "out")
+    done = bisect(*words)
+    shown = " ".join(done.stdout.split())
+    assert done.exit_code == 5 and f"Not yet known whether {places[1]} change 5 alone made it so." in shown
+    assert "go on when the machine is idle" in shown
+    stand_in.behaviour = whole
+    assert "First bad:" in bisect(*words).succeeded().stdout
 
 
 def test_pairs_that_a_disturbance_does_not_spoil_count_on(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:

@@ -136,6 +136,21 @@ def test_proposed_commands_are_whole(tmp_path: Path) -> None:
     assert more == [["regress", "--interleaved", "HEAD~1", *options, "--no-proof", "--repeats", "5"]]
 
 
+def test_a_command_is_advised_more_pairs_by_a_whole_command_line(tmp_path: Path) -> None:
+    """It has no rounds."""
+    sides = []
+    noisier = (1.0, 1.12, 0.9, 1.08, 0.96, 1.04)
+    for side, seconds, noise in (("before", 1.0, noisier), ("now", 1.08, noisier[::-1])):
+        for number, factor in enumerate(noise):
+            comparisons.benchmark_file(tmp_path / side / f"000{number}_x.json", {"python train.py": [seconds * factor] * 5})
+        sides.append(measurements.read(tmp_path / side))
+    judged = judging.judge(*sides, Criteria(), paired=False)
+    assert judged.num_not_ruled_out == 1 and regress_report._pairs_needed(judged) is None
+    command = ["regress", "--interleaved", "HEAD~1", "--command", "python train.py"]
+    report = regress_report.report(judged, MeasuredBy(6, [*command, "--out=x"], Path("x")))
+    assert next_of(report) == [[*command, "--repeats", "12"]]
+
+
 def test_a_sentence_of_trouble_is_never_cut(tmp_path: Path) -> None:
     report = regress_report.report(judge(tmp_path, BOTH, **DISTURBED), measured_by(6))
     for label, sentences in answers_of(report).items():
@@ -195,6 +210,27 @@ def test_a_search_that_other_work_disturbed_says_so_and_how_to_go_on(screens: Sc
         doubts=["3 of 3 runs of 22222222 change 2 were disturbed: other work took 0.97 cores of 2, more than 0.15."],
     )  # fmt: skip
     screens(reported(BisectionOutcome(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3))
+
+
+def test_a_search_that_found_the_branch_slower_says_that_first_and_no_ratio_of_few_pairs(screens: Screens) -> None:
+    ratios = [
+        statistics.paired_ratio([(level * (1.0 + 0.01 * (place % 3 - 1)), 1.0) for place in range(number)])
+        for level, number in ((1.133, 6), (1.06, 2))
+    ]
+    ends = bisection.BisectionTest(
+        what="the ends", earlier=0, later=3, level=0.02, border=1.064, ratio=ratios[0], verdict="bad", pairs=6
+    )
+    middle = bisection.BisectionTest(
+        what="a candidate", earlier=0, later=2, level=0.01, border=1.064, ratio=ratios[1], verdict="undecided", pairs=5,
+        disturbed=3,
+        doubts=["3 of 5 runs of 22222222 change 2 were disturbed: other work took 0.97 cores of 2, more than 0.15."],
+    )  # fmt: skip
+    undecided = BisectionOutcome(outcome="undecided", last_good=0, first_bad=3, trials=[ends, middle], skipped={})
+    shown = screens(reported(undecided, 4))
+    verdict = " ".join(shown.split()).partition("Verdict ")[2]
+    assert verdict.startswith("The branch is slower: 1.13 (1.12 to 1.15) times. Not yet known which of 3 commits. Exit code 5.")
+    assert "1.06 " not in shown and "1.060" not in shown
+    assert "At 22222222 change 2: other programs took cores from 3 of 5 pairs." in verdict
 
 
 # Figures over commits.

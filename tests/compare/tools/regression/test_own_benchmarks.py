@@ -2,6 +2,7 @@
 
 import json
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,38 @@ def test_a_request_that_measures_nothing_is_refused(tmp_path: Path, words: list[
     assert worktrees(repository) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (f"{ARGS} -k nothing", "no benchmark was collected"),
+        ("benchmarks -q", "pytest refused its arguments"),
+        (f"{ARGS} --no-such-option", "pytest refused its arguments"),
+    ],
+)
+def test_arguments_that_name_nothing_on_either_side_are_at_fault_and_not_the_base(
+    tmp_path: Path, arguments: str, reason: str
+) -> None:
+    repository = project(tmp_path / "project")
+    ended = regress(repository, "--interleaved", "before", "--out", tmp_path / "out", arguments=arguments)
+    check_ended(ended, names=[reason, "Mend --pytest"])
+    assert "another base" not in ended.stderr and "cannot do" not in ended.stderr
+
+
+def test_tests_that_the_head_alone_has_are_no_fault_of_the_arguments(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project", **{"bench/test_new.py": own_suite.SUITE.replace("test_speed", "test_new")})
+    ended = regress(repository, "--interleaved", "before", "--out", tmp_path / "out", arguments=f"{ARGS} -k test_new")
+    check_ended(ended, names=["no benchmark was collected", "before", "another base"])
+
+
+def test_an_environment_without_pytest_is_named_with_the_option_for_another(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project")
+    venv.create(tmp_path / "empty", symlinks=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    ended = regress(repository, "--interleaved", "before", "--python", python, "--out", tmp_path / "out")
+    check_ended(ended, received=python, names=["no pytest"], fix=["--python .venv/bin/python"])
+    assert "base" not in ended.stderr.rpartition("Received")[2]
+
+
 def test_a_base_without_benchmarks_is_refused_and_changes_must_be_committed(tmp_path: Path) -> None:
     repository = project(tmp_path / "project")
     git(repository, "rm", "-q", "-r", "bench")
@@ -163,7 +196,7 @@ def test_benchmarks_that_other_work_disturbed_do_not_count_and_are_made_again(tm
     words = ("--interleaved", "before", "--repeats", 5, "--out", tmp_path / "out")
     code, report = judged(regress(repository, *words, "--json"))
     assert code == 5 and verdicts(report) == {PARSE: "not judged", WRITE: "no change shown"}
-    assert any("5 of 5 runs of the candidate were disturbed" in caution for caution in report["cautions"])
+    assert any("5 of 5 runs of the head were disturbed" in caution for caution in report["cautions"])
     points = convtwins("history", tmp_path / "out", "--json").succeeded()
     assert {(each["name"], each["commit"][:8]) for each in json.loads(points.stdout)} == {
         ("test_speed[parse]", report["baseline"]["commit"]),
@@ -176,6 +209,47 @@ def test_benchmarks_that_other_work_disturbed_do_not_count_and_are_made_again(tm
     after = {path.name: json.loads(path.read_text()) for path in runs.iterdir()}
     assert all(after[name]["datetime"] != time for name, time in before.items())
     assert kept in after["head-0.json"]["benchmarks"]  # it has been judged
+
+
+BOTH_TAKEN = {"test_speed[parse]": 0.9, "test_speed[write]": 0.9}
+
+
+def test_three_disturbed_pairs_end_a_measurement_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, out = project(tmp_path / "project", SLOWER), tmp_path / "out"
+    taken = tmp_path / "taken.json"
+    taken.write_text(json.dumps({f"head-{pair}": BOTH_TAKEN for pair in range(6)}))
+    monkeypatch.setenv("TAKEN_FILE", str(taken))
+    busy = regress(repository, "--interleaved", "before", "--out", out)
+    assert busy.exit_code == 5 and len([*(out / "runs").iterdir()]) == 2 * 3
+    shown = " ".join(busy.stdout.split())
+    assert "CANNOT TELL whether there is a regression: other programs took cores from 3 of 3 pairs, exit code 5." in shown
+    assert "test_speed[parse], seconds a round: +20.0 % measured, not judged" in shown
+    assert "go on when the machine is idle" in shown and f"--out {out}" in shown
+    assert "3 pairs in a row" in busy.stderr
+    taken.unlink()
+    assert regress(repository, "--interleaved", "before", "--out", out).exit_code == 3
+    assert len([*(out / "runs").iterdir()]) == 2 * 6
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        dict.fromkeys((5, 6, 7), BOTH_TAKEN),
+        {pair: {"test_speed[parse]": 0.9} for pair in range(8)},
+        dict.fromkeys((0, 1, 3, 4), BOTH_TAKEN),
+    ],
+    ids=["after a verdict", "one benchmark of two", "not in a row"],
+)
+def test_pairs_of_which_something_counts_end_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: dict[int, dict[str, float]]
+) -> None:
+    repository, out = project(tmp_path / "project", SLOWER), tmp_path / "out"
+    (tmp_path / "taken.json").write_text(json.dumps({f"base-{pair}": cores for pair, cores in taken.items()}))
+    monkeypatch.setenv("TAKEN_FILE", str(tmp_path / "taken.json"))
+    ended = regress(repository, "--interleaved", "before", "--repeats", 8, "--out", out)
+    assert len([*(out / "runs").iterdir()]) == 2 * 8 and "in a row" not in ended.stderr
 
 
 def test_code_that_is_imported_from_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,8 +347,8 @@ def test_runs_of_other_changes_are_not_continued(tmp_path: Path) -> None:
 
 
 def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> None:
-    """The second of two candidates is slow. The first has a failing test, and is left out: it may have made it slow, too."""
-    repository = project(tmp_path / "project", WORK, **{"bench/test_other.py": FAILING})
+    """The second of two commits is slow. The first cannot be imported, and is left out: it may have made it slow, too."""
+    repository = project(tmp_path / "project", WORK, **{"bench/test_other.py": "import nothing_there"})
     commit(repository, "slow", {"src/work.py": SLOWER, "bench/test_other.py": ""})
     words = ("bisect", "--good", "before", "--pytest", ARGS, "--json")
     with inside(repository):
@@ -287,6 +361,30 @@ def test_the_commit_that_made_a_benchmark_slower_is_found(tmp_path: Path) -> Non
     assert report["search"]["outcome"] == "one of several" and ended.exit_code == 5
     assert report["suspects"] == [git(repository, "rev-parse", name) for name in ("HEAD~1", "HEAD")]
     assert report["search"]["trials"][0]["verdict"] == "bad" and worktrees(repository) == 1
+
+
+def test_a_search_runs_the_benchmark_that_it_follows_and_no_other_test(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project", WORK, **{"bench/test_other.py": FAILING})
+    commit(repository, "slow", {"src/work.py": SLOWER})
+    words = ("bisect", "--good", "before", "--pytest", ARGS, "--only", PARSE, "--out", tmp_path / "out")
+    with inside(repository):
+        ended = convtwins(*words).succeeded()
+    assert {name for path in tmp_path.glob("out/*/runs/*.json") for name in notes_of(path)} == {"test_speed[parse]"}
+    slow = git(repository, "rev-parse", "HEAD")[:8]
+    shown = " ".join(ended.stdout.split())
+    assert f"First bad: {slow} slow" in shown and "seconds a round of test_speed[parse]" in shown
+    assert f"commit {slow}, pair 1 of at most 30, base" in ended.stderr and " left" not in ended.stderr
+
+
+def test_a_search_names_the_figure_that_a_command_writes(tmp_path: Path) -> None:
+    script = "import json, sys\njson.dump({'seconds per epoch': %s}, open(sys.argv[1], 'w'))\n"
+    repository = project(tmp_path / "project", **{"train.py": script % 1.5})
+    commit(repository, "slower", {"train.py": script % 2.0})
+    with inside(repository):
+        ended = convtwins(
+            "bisect", "--good", "HEAD~1", "--command", "python train.py {json}", "--most-repeats", 5, "--out", tmp_path / "out"
+        )
+    assert "Which change made seconds per epoch of python train.py {json} larger?" in " ".join(ended.stdout.split())
 
 
 def test_both_sides_have_the_statistic_that_the_heads_marker_names(tmp_path: Path) -> None:

@@ -320,11 +320,11 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
     ("now", "cautions"),
     [
         ({}, [UNPROVED]),
-        ({"verdict": "proved"}, ["The candidate's proof: proved: Losses agree."]),
-        ({"verdict": "not claimed"}, ["The candidate's proof: not claimed: Losses agree."]),
+        ({"verdict": "proved"}, ["The head's proof: proved: Losses agree."]),
+        ({"verdict": "not claimed"}, ["The head's proof: not claimed: Losses agree."]),
         (
             {"versions": {"pytorch": {"torch": "2.5"}, "tensorflow": {"tensorflow": "2.1"}}, "machine": {"dirty": True}},
-            ["torch was 2.0 and is 2.5.", "The candidate was measured with uncommitted changes.", UNPROVED],
+            ["torch was 2.0 and is 2.5.", "The head was measured with uncommitted changes.", UNPROVED],
         ),
         (
             {"changed": {"weights_hash": "others"}},
@@ -364,7 +364,7 @@ def test_benchmark_files_that_other_work_may_have_disturbed_are_told(tmp_path: P
     before = benchmarks(tmp_path / "before", 0.01, noise=(1.0, 1.0, 1.0, 1.0, 3.0))
     *rest, last = judge(before, benchmarks(tmp_path / "now", 0.01)).cautions
     differ = [each for each in rest if "files disagree" in each]
-    assert len(differ) == 2 and all("baseline's" in each and "3.0 times another" in each for each in differ)
+    assert len(differ) == 2 and all("base's" in each and "3.0 times another" in each for each in differ)
     assert "benchmark files" in last
 
 
@@ -502,7 +502,7 @@ def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
     before, now = sides(tmp_path, seconds=BOTH)
     torn = next(before.glob("runs/*/result.json"))
     torn.write_text(torn.read_text()[:-100])
-    (caution,) = (each for each in judge(before, now).cautions if each.startswith("The baseline: "))
+    (caution,) = (each for each in judge(before, now).cautions if each.startswith("The base: "))
     assert torn.relative_to(before).as_posix() in caution
 
 
@@ -551,7 +551,7 @@ def test_a_newer_measurement_that_is_torn_is_named_and_no_older_one_is_taken_for
     )
     torn = newest / store.PLAN_FILE
     torn.write_bytes(torn.read_bytes()[:-20])
-    check_ended(convtwins("regress", before), names=[torn, "candidate"])
+    check_ended(convtwins("regress", before), names=[torn, "head"])
 
 
 def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = comparisons.NOISE, **rest: Any) -> Path:
@@ -654,7 +654,7 @@ def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged
 def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     assert convtwins("regress", tmp_path / "nowhere", "--markdown", summary).exit_code == 2
-    assert summary.read_text().startswith("# No verdict\n\nThere is no baseline at ")
+    assert summary.read_text().startswith("# No verdict\n\nThere is no base at ")
 
 
 @pytest.mark.parametrize(
@@ -693,7 +693,7 @@ def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path, snapshot:
     assert {judged.exit_code for judged in judgements.values()} == {5}
     assert {name: regress_report.headline(judged) for name, judged in judgements.items()} == snapshot
     gone = convtwins("regress", tmp_path / "before", tmp_path / "now")
-    assert "1 benchmark of the baseline was not measured again" in gone.stdout
+    assert "1 benchmark of the base was not measured again" in gone.stdout
     nothing = convtwins("regress", *(tmp_path / "failed" / name for name in ("before", "now")))
     assert "1 of 1 figures" in nothing.stdout and "Nothing was measured on both sides" in nothing.stdout
 

@@ -513,6 +513,20 @@ def test_the_same_command_makes_disturbed_pairs_again_unless_their_times_were_ju
     assert len(stand_in.done) == (4 + 4 * len(made_again) if made_again else 0)
 
 
+def test_trainings_of_which_times_alone_are_judged_end_after_three_disturbed_rounds(stand_in: StandIn, tmp_path: Path) -> None:
+    """Memory is measured on a busy machine, too."""
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(run, noise=TAKEN)
+    times = ("--interleaved", "before", "--metric", "epoch_seconds", "--out", tmp_path / "times")
+    done = regress(*times)
+    assert done.exit_code == 5 and len(stand_in.done) == 4 + 3 * 4
+    assert "other programs took cores from 3 of 3 pairs" in " ".join(done.stdout.split())
+    stand_in.done.clear()
+    assert regress("--interleaved", "before", "--out", tmp_path / "all").exit_code == 5
+    assert len(stand_in.done) == 4 + 6 * 4
+    stand_in.behaviour = whole
+    assert regress(*times).exit_code == 3
+
+
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     plan = comparisons.with_fields(
         comparisons.comparison([comparisons.row("pytorch")]), argv=["regress", "--interleaved", "before"]
@@ -683,7 +697,7 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     proof = side_of(out, "head").comparison.proof
     assert proof is not None and proof.mode_verdicts == {"it": {"serial": "not proved"}}
     assert proof.row_verdicts == {"it-serial-4cores": "not proved"}
-    assert found["environments"] == ["baseline's it against candidate's it: newer 0.0 against 1.0."]
+    assert found["environments"] == ["base's it against head's it: newer 0.0 against 1.0."]
     assert found["differences"] == [{"what": "newer", "baseline's it": "0.0", "candidate's it": "1.0"}]
     assert "## In what do the environments differ?" in (out / "regress.md").read_text()
     (fact,) = (each for each in found["facts"] if each["what"] == "same training in both frameworks")
