@@ -61,8 +61,8 @@ def _explain_alone(divergence: Divergence, ours: Layer, theirs: Layer) -> Cause 
     parameters = [side.parameters(layer.name) for side, layer in zip(divergence.sides, layers, strict=True)]
     for batch in (False, True):
         errors = [
-            max_relative_difference(_computed(layer.kind, x, held, layer.settings, batch=batch), y)
-            for layer, held, (x, y) in zip(layers, parameters, measured, strict=True)
+            max_relative_difference(_computed(layer.kind, x, arrays, layer.settings, batch=batch), y)
+            for layer, arrays, (x, y) in zip(layers, parameters, measured, strict=True)
         ]
         if max(errors) <= formulas.CLOSE:
             break
