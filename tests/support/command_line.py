@@ -20,6 +20,8 @@ from tests.support import processes
 from tests.support.processes import Finished
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+OTHER_PROGRAMS = {"dask", "git", "pytest"}
+"""Programs whose options an error may name."""
 _END_OF_SENTENCE = re.compile(r"[.?] (?=[A-Z])|\n")
 
 Case = TypeVar("Case", bound=str | Sequence[Any])
@@ -75,7 +77,7 @@ class Ended(Finished):
             for option in _OPTION.finditer(sentence):
                 words_before = re.findall(r"[a-z]+", sentence[: option.start()])
                 others = [word for word in words_before if word in MODULES]
-                if "pytest" in words_before:
+                if OTHER_PROGRAMS.intersection(words_before) or option.group().startswith("--benchmark-"):
                     continue
                 commands = [self.words, *((other,) for other in others)]
                 if option.group() not in self.words and not any(option.group() in options_of(words) for words in commands):

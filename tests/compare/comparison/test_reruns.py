@@ -9,7 +9,8 @@ import pytest
 from common.artifacts import results
 from common.artifacts.schema import Noise
 from compare.cli import wording
-from compare.comparison import comparison_plan, reruns
+from compare.comparison import reruns
+from compare.comparison import run as comparison_run
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.run_pairs import comparable_runs, pairs_of_seconds, ratio_of_seconds
 from compare.proof import ladder
@@ -248,7 +249,7 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)
     with monkeypatch.context() as patch:
-        patch.setattr(comparison_plan, "remaining_rounds", killed)  # and here
+        patch.setattr(comparison_run, "run_all", killed)  # and here
         assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
     troubles = convtwins_json("report", folder, exit_code=1)["findings"]["troubles"]
     (caution,) = [sentence for sentence in troubles if "--again disturbed" in sentence]
