@@ -1,4 +1,4 @@
-"""What to write in the Keras port to mend a cause, where one argument or one layer does."""
+"""Says what to write in the Keras port to mend a cause, where one argument or one layer does."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ _PADDING_MODES = {"zeros", "reflect", "symmetric"}
 """Padding modes that Keras has in `keras.ops.pad`."""
 _LOGITS, _PROBABILITIES = "mean cross-entropy of logits", "cross-entropy of the outputs, taken as probabilities"
 _SUM, _SMOOTHED = "sum of the cross-entropies of logits", "cross-entropy with label smoothing 0.1"
+
+
+class AcceptOption(str):
+    """A correction by an option of `match`, because Keras has none."""
 
 
 def correction(cause: Cause) -> str:
@@ -179,12 +183,12 @@ def _arguments(optimizers: Sequence[_Values], **names: str) -> str:
 
 def _adam(values: _Values) -> str:
     arguments = _arguments(values["optimizers"], epsilon="epsilon")
-    return f"write Adam({arguments})" if arguments else "add --accept adam-epsilon: Keras has no option for it"
+    return f"write Adam({arguments})" if arguments else AcceptOption("add --accept adam-epsilon: Keras has no option for it")
 
 
 def _rmsprop(values: _Values) -> str:
     arguments = _arguments(values["optimizers"], decay="rho", epsilon="epsilon")
-    return f"write RMSprop({arguments})" if arguments else "add --accept rmsprop: Keras has no option for it"
+    return f"write RMSprop({arguments})" if arguments else AcceptOption("add --accept rmsprop: Keras has no option for it")
 
 
 def _weight_decay(values: _Values) -> str:
@@ -225,7 +229,7 @@ _CORRECTIONS: dict[str, Callable[[_Values], str]] = {
     "softmax-output": _softmax,
     "batch-norm-momentum": _momentum,
     "batch-norm-momentum/complement": _momentum,
-    "biased-variance": lambda values: "add --accept biased-variance: Keras has no option for it",
+    "biased-variance": lambda values: AcceptOption("add --accept biased-variance: Keras has no option for it"),
     "frozen": _frozen,
     "label-encoding/outputs": lambda values: f"write units={values['outputs'][0]} in the last layer",
     "loss": _loss,

@@ -11,7 +11,7 @@ from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import Below, Template
 from compare.tools.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDED_CONSTANTS, Cause
-from compare.tools.matching.corrections import correction
+from compare.tools.matching.corrections import AcceptOption, correction
 
 _MOST_CLASSES = 8
 """Largest number of classes that a sentence lists one by one."""
@@ -76,7 +76,7 @@ def cause_sentence(cause: Cause) -> str:
     sentence, clause = statement_words.fill(CAUSES[key], cause.values), correction(cause)
     if cause.name == BIASED_VARIANCE or not clause:  # its sentence says it already
         return sentence
-    return f"{sentence} {f'A{clause[1:]}' if clause.startswith('add ') else f'In Keras, {clause}'}."
+    return f"{sentence} {f'A{clause[1:]}' if isinstance(clause, AcceptOption) else f'In Keras, {clause}'}."
 
 
 def cause_lines(causes: Iterable[Cause]) -> list[str]:

@@ -191,7 +191,7 @@ class Match:
 
     @property
     def unexplained_settings(self) -> list[str]:
-        """The same, without settings that a named cause is about."""
+        """Settings of layers that differ, without those that a named cause is about."""
         explained = {
             (place, _SETTING_OF_CAUSE.get(cause.name))
             for rung in self.rungs
