@@ -32,10 +32,12 @@ def prepare(spec: Spec) -> str:
 
 
 def _graph() -> dict[str, Any]:
+    values = {"function": "graph", "eager": "eager"}
     return {
-        "values": ["function", "eager"],
+        "values": list(values),
         "default": "function",
-        "sets": {"graph": {"function": "graph", "eager": "eager"}, "layout": dict.fromkeys(("function", "eager"), "NHWC")},
+        "closed": "eager",
+        "sets": {"graph": values, "layout": dict.fromkeys(values, "NHWC")},
         "only": {"eager": {"mode": ["serial"]}},
         "help": "Keras's `train_step`: by tf.function (`jit_compile=False`), or operation by operation (`run_eagerly=True`)",
     }
