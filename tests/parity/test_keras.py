@@ -85,6 +85,7 @@ def proof_of(twins: Twins, out: Path, model: str, optimizer: str, steps: int, mo
         ("tensorflow", "", "simple_cnn", "adam", 3, ["data_parallel"]),
         ("tensorflow", "", "mini_xception", "sgd", 2, []),
         ("tensorflow", ",graph=eager", "simple_cnn", "adam", 3, []),
+        ("tensorflow", ",graph=xla", "simple_cnn", "adam", 3, []),
         ("jax", "", "simple_cnn", "adam", 3, ["data_parallel"]),
         ("jax", ",graph=eager", "simple_cnn", "adam", 3, []),
     ],

@@ -28,7 +28,7 @@ __all__ = ["SUPPORTED", "device", "preprocess", "profiler", "switches"]
 
 def compile_options(graph: str) -> dict[str, Any]:
     """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
-    return {"run_eagerly": graph == "eager", "jit_compile": False}
+    return {"run_eagerly": graph == "eager", "jit_compile": graph == "xla"}
 
 
 def modes(num_gpus: int) -> dict[str, Any]:

@@ -32,12 +32,13 @@ def prepare(spec: Spec) -> str:
 
 
 def _graph() -> dict[str, Any]:
-    values = {"function": "graph", "eager": "eager"}
+    values = {"function": "graph", "eager": "eager", "xla": "compiled"}
     return {
         "values": list(values),
         "default": "function",
         "closed": "eager",
         "sets": {"graph": values, "layout": dict.fromkeys(values, "NHWC")},
-        "only": {"eager": {"mode": ["serial"]}},
-        "help": "Keras's `train_step`: by tf.function (`jit_compile=False`), or operation by operation (`run_eagerly=True`)",
+        "only": {"eager": {"mode": ["serial"]}, "xla": {"mode": ["serial"]}},
+        "help": "Keras's `train_step`: by tf.function, operation by operation (`run_eagerly`), or compiled with XLA for each "
+        "batch size (`jit_compile`)",
     }
