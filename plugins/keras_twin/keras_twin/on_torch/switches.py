@@ -32,12 +32,12 @@ def prepare(spec: Spec) -> str:
 
 
 def _graph(framework_graph: dict[str, Any]) -> dict[str, Any]:
-    own = "eager", "compile"
+    values = "eager", "compile"
     return {
-        "values": [value for value in own if value in framework_graph["values"]],
+        "values": [value for value in values if value in framework_graph["values"]],
         "default": "eager",
-        "sets": {"graph": {"eager": "eager", "compile": "compiled"}, "layout": dict.fromkeys(own, "NHWC")},
+        "sets": {"graph": {"eager": "eager", "compile": "compiled"}, "layout": dict.fromkeys(values, "NHWC")},
         "process": ["compile"],
-        "elsewhere": {value: needed for value, needed in framework_graph["elsewhere"].items() if value in own},
+        "elsewhere": {value: needed for value, needed in framework_graph["elsewhere"].items() if value in values},
         "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch, or by torch.compile (`jit_compile`)",
     }
