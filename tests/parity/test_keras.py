@@ -1,8 +1,10 @@
 """The Keras twin on each backend, against that framework's own twin. tests/twins has its contract."""
 
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common import spec
@@ -60,10 +62,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "installed"
 
 
-def contestants(backend: str) -> Twins:
-    """The framework's own twin, and Keras on it."""
+def contestants(backend: str, switches: str = "") -> Twins:
+    """The framework's own twin, and Keras on it, with switches such as `,graph=eager`."""
     native = [f"jax=jax@{jax_environment.require()}"] if backend == "jax" else []
-    words = [*native, f"keras-{backend}=keras-{backend}@{keras_environment.require(backend)}"]
+    words = [*native, f"keras-{backend}=keras-{backend}@{keras_environment.require(backend)}{switches}"]
     return Twins.choose([] if native else [NATIVE[backend]], words, (), launch.FRAMEWORKS)
 
 
@@ -76,18 +78,22 @@ def proof_of(twins: Twins, out: Path, model: str, optimizer: str, steps: int, mo
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("backend", "model", "optimizer", "steps", "modes"),
+    ("backend", "switches", "model", "optimizer", "steps", "modes"),
     [
-        ("torch", "simple_cnn", "adam", 3, []),
-        ("tensorflow", "simple_cnn", "adam", 3, ["data_parallel"]),
-        ("tensorflow", "mini_xception", "sgd", 2, []),
-        ("jax", "simple_cnn", "adam", 3, []),
+        ("torch", "", "simple_cnn", "adam", 3, []),
+        ("torch", ",graph=compile", "simple_cnn", "adam", 3, []),
+        ("tensorflow", "", "simple_cnn", "adam", 3, ["data_parallel"]),
+        ("tensorflow", "", "mini_xception", "sgd", 2, []),
+        ("tensorflow", ",graph=eager", "simple_cnn", "adam", 3, []),
+        ("tensorflow", ",graph=xla", "simple_cnn", "adam", 3, []),
+        ("jax", "", "simple_cnn", "adam", 3, ["data_parallel"]),
+        ("jax", ",graph=eager", "simple_cnn", "adam", 3, []),
     ],
 )
 def test_keras_is_proved_to_train_as_its_backend_s_own_twin_does(
-    backend: str, model: str, optimizer: str, steps: int, modes: list[str], tmp_path: Path
+    backend: str, switches: str, model: str, optimizer: str, steps: int, modes: list[str], tmp_path: Path
 ) -> None:
-    proof = proof_of(contestants(backend), tmp_path / "proof", model, optimizer, steps, modes)
+    proof = proof_of(contestants(backend, switches), tmp_path / "proof", model, optimizer, steps, modes)
     assert proof.verdict == "proved", proof.sentence
     assert all(proof.mode_verdict(f"keras-{backend}", mode) == "proved" for mode in modes)
 
@@ -120,11 +126,11 @@ def test_a_planted_defect_is_not_proved(
     ]
 
 
-def printed(backend: str, code: str) -> str:
+def printed(backend: str, code: str, **more: str) -> str:
     """What a program prints in the interpreter of a backend."""
     path = os.pathsep.join([str(processes.PROJECT), os.environ["PYTHONPATH"]])
     program = f"from keras_twin import command; command.load_twin()\n{code}"
-    environment = {"PYTHONPATH": path, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"PYTHONPATH": path, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2", **more}
     return processes.run([keras_environment.require(backend), "-c", program], **environment).succeeded().stdout.strip()
 
 
@@ -138,19 +144,108 @@ from keras_twin import device
 description = device.describe()
 asked = {
     "data_parallel": {"mode": "data_parallel", "replicas": 2}, "accumulation": {"accumulation": 2},
-    "pipeline": {"mode": "pipeline", "replicas": 2}, "serial": {},
+    "pipeline": {"mode": "pipeline", "replicas": 2}, "serial": {}, "native": {"optimizer": {"native": True}},
 }
 answers = {name: spec.check_against(spec.build({**fields, "cores": 2}), description) for name, fields in asked.items()}
 loaded = [name for name in ("torch", "tensorflow", "jax") if sys.modules.get(name)]
 print(json.dumps([loaded, answers]))
 """
-    import json
-
     loaded, answers = json.loads(printed(backend, code))
-    assert loaded == [backend] and answers["serial"] is None
+    assert loaded == [backend] and answers["serial"] is answers["native"] is None
     assert "whole batches" in answers["accumulation"] and "no mode pipeline" in answers["pipeline"]
-    lacking = {"torch": "no distribution", "jax": "not proved"}
-    if backend in lacking:
-        assert lacking[backend] in answers["data_parallel"]
-    else:
-        assert answers["data_parallel"] is None
+    assert answers["data_parallel"] is None if backend != "torch" else "no distribution" in answers["data_parallel"]
+
+
+GRADIENTS = [[0.5, -1.0], [-0.25, 2.0], [1.0, 1.0]]
+RATES = [0.1, 0.1, 0.01]
+
+
+def kerass_own(name: str, decay: float, epsilon: float) -> np.ndarray:
+    """The weights after three updates by the formulas in Keras's documentation."""
+    weights, buffer, square = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
+    for step, (gradient, rate) in enumerate(zip(np.array(GRADIENTS), RATES, strict=True), start=1):
+        weights = weights - rate * decay * weights
+        if name == "sgd":
+            buffer = 0.9 * buffer - rate * gradient
+            weights = weights + buffer
+        else:
+            buffer, square = 0.9 * buffer + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+            rate *= np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+            weights = weights - rate * buffer / (np.sqrt(square) + epsilon)
+    return weights
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("backend", keras_environment.BACKENDS)
+def test_the_native_optimizer_is_keras_s_own_rule_which_parts_from_that_of_all_twins(backend: str) -> None:
+    cases = [{"name": "sgd"}, {"name": "sgd", "weight_decay": 0.1}, {"name": "adam", "epsilon": 0.01}]
+    code = f"""
+import json
+import keras
+import numpy as np
+from common import spec
+from keras_twin import optim, weights
+keras.config.set_floatx("float64")
+
+def trained(settings):
+    variable = keras.Variable(np.array([1.0, -2.0]), dtype="float64")
+    optimizer = optim.build(settings, [variable])
+    for gradient, optimizer.learning_rate in zip({GRADIENTS}, {RATES}):
+        optimizer.apply([keras.ops.convert_to_tensor(np.array(gradient))], [variable])
+    return weights.host_array(variable).tolist()
+
+print(json.dumps([[trained(spec.Optimizer(**case, native=native)) for native in (True, False)] for case in {cases}]))
+"""
+    for case, (native, shared) in zip(cases, json.loads(printed(backend, code)), strict=True):
+        expected = kerass_own(case["name"], case.get("weight_decay", 0.0), case.get("epsilon", 1e-8))
+        # Keras may round its settings to float32.
+        assert np.allclose(native, expected, rtol=0, atol=1e-6) and np.abs(shared - expected).max() > 1e-3, case
+
+
+@pytest.mark.usefixtures("installed")
+def test_under_keras_distribution_batch_norm_trains_as_in_serial_also_on_a_batch_that_does_not_divide() -> None:
+    code = """
+import json
+import keras
+import numpy as np
+from common import spec
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, GlobalAveragePool, no_padding
+from common.models.input_scaling import InputScaling
+from keras_twin import models, optim, weights
+from keras_twin.backends import backend
+
+convolution = Conv("conv", 3, 4, 3, 1, no_padding, bias=False)
+small = Architecture("small", 8, 3, (convolution, BatchNorm("norm", 4), GlobalAveragePool("pool"), Dense("logits", 4, 3)))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def trained(**fields):
+    drawn = np.random.default_rng(3)
+    run = spec.build(fields)
+    replicas = backend.Replicas(run, small)
+    with replicas.scope():
+        model = models.build(small, "float64", InputScaling())
+        model.compile(optim.build(run.optimizer, model.trainable_variables), loss, **backend.compile_options("jit"))
+        train = backend.TrainFunction(model)
+    weights.load(model, small, {parameter.name: drawn.uniform(0.5, 1.0, parameter.shape) for parameter in small.parameters()})
+    shards = []
+    for size in (6, 5):
+        images = drawn.integers(0, 255, (size, 8, 8, 3), np.uint8)
+        data = replicas.place(([images], drawn.integers(0, 3, size), None))
+        if fields:
+            shards.append([len(shard.data) for shard in data[0][0].addressable_shards])
+        train(data)
+    train.sync()
+    return weights.extract(model, small), shards
+
+serial, _ = trained()
+parallel, shards = trained(mode="data_parallel", replicas=2, batch_norm_statistics="synchronised")
+try:
+    trained(mode="data_parallel", replicas=2)
+except spec.SpecError as error:
+    difference = max(float(np.abs(parallel[name] - array).max()) for name, array in serial.items())
+    print(json.dumps([difference, shards, str(error)]))
+"""
+    flags = "--xla_force_host_platform_device_count=2"
+    difference, shards, refusal = json.loads(printed("jax", code, XLA_FLAGS=flags))
+    assert difference < 1e-13 and shards == [[3, 3], [5, 5]]
+    assert "per_replica with small. Use synchronised." in refusal

@@ -1,4 +1,4 @@
-"""The update rules: the formulas of all twins as Keras optimizers."""
+"""The update rules: the formulas of all twins as Keras optimizers, or Keras's own."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from keras import ops
 from common import spec
 
 
-def build(settings: spec.Optimizer, variables: list[keras.Variable]) -> _SharedRule:
+def build(settings: spec.Optimizer, variables: list[keras.Variable]) -> keras.optimizers.Optimizer:
     """Build the optimizer of a spec for a model's trainable variables."""
-    if settings.native:
-        raise spec.SpecError(
-            "optimizer.native is not available with Keras: its own update rules are not proved here. Received: "
-            f"optimizer.native: true with {settings.name}. Take it out."
-        )
-    optimizer = {"sgd": SGD, "adam": Adam}[settings.name](settings)
+    optimizer = _native(settings) if settings.native else {"sgd": SGD, "adam": Adam}[settings.name](settings)
     optimizer.build(variables)
     return optimizer
 
 
-def slots(optimizer: _SharedRule) -> dict[str, list[keras.Variable]]:
-    """Return the variables of an optimizer by slot: one for each trainable variable."""
-    return optimizer.slots
+def slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variable]]:
+    """Return the variables of an optimizer by slot: one for each trainable variable. Keras's own have one slot of all."""
+    return optimizer.slots if isinstance(optimizer, _SharedRule) else {"native": optimizer.variables}
+
+
+def _native(settings: spec.Optimizer) -> keras.optimizers.Optimizer:
+    # Keras decouples weight decay, and multiplies it by the learning rate. None turns it off, 0 does not.
+    weight_decay = settings.weight_decay or None
+    if settings.name == "sgd":
+        return keras.optimizers.SGD(settings.learning_rate, settings.momentum, weight_decay=weight_decay)
+    betas = settings.beta_1, settings.beta_2
+    return keras.optimizers.Adam(settings.learning_rate, *betas, settings.epsilon, weight_decay=weight_decay)
 
 
 class _SharedRule(keras.optimizers.Optimizer):

@@ -29,8 +29,8 @@ class Trainer(trainer.BaseTrainer):
         self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights
     ) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
-        self.threads = {**backend.threads(), "input": spec.workers}
-        self._replicas = backend.Replicas(spec.replicas)
+        self.threads = {**backend.threads(spec.replicas), "input": spec.workers}
+        self._replicas = backend.Replicas(spec, architecture)
         self.devices = list(self._replicas.devices) or self.devices
         with self._replicas.scope():
             self._model = models.build(architecture, spec.precision, plan.scaling)
@@ -41,8 +41,8 @@ class Trainer(trainer.BaseTrainer):
             self._model.compile(
                 self._keras_optimizer, _loss(spec.loss, reduction), **backend.compile_options(self._switches["graph"])
             )
-        self._train = backend.TrainFunction(self._model)
-        self._evaluate = backend.evaluation(self._model)
+            self._train = backend.TrainFunction(self._model)
+            self._evaluate = backend.evaluation(self._model)
         self._numbers: tuple[float, int] | None = None
         self.load_weights(initial)
 

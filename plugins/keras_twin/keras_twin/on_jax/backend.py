@@ -16,6 +16,8 @@ from common.data.batches import BatchPlan, Feed
 from common.data.chunks import TransferStats
 from common.data.sources import DatasetSplit
 from common.machine.machine import available_cores
+from common.models.architectures import Architecture
+from common.spec import Spec, SpecError
 from common.spec.shared_switches import mode_description
 from common.training.trainer import Batch
 from keras_twin.on_jax import SUPPORTED, switches
@@ -35,16 +37,15 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 
 def compile_options(graph: str) -> dict[str, Any]:
     """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
-    return {"jit_compile": True}
+    return {"run_eagerly": graph == "eager", "jit_compile": graph == "jit"}
 
 
 def modes(num_gpus: int) -> dict[str, Any]:
     """Describe the modes."""
-    reason = "keras.distribution is not proved here to train as the other twins do, so this twin has no replicas"
-    data_parallel = mode_description("one replica", num_gpus, compression=False, accumulation=False)
+    distribution = f"keras.distribution.DataParallel over {'GPUs' if num_gpus else 'CPU devices'}"
     return {
         "serial": mode_description("keras.Model.train_step", None, accumulation=False),
-        "data_parallel": data_parallel | {"available": False, "reason": reason},
+        "data_parallel": mode_description(distribution, num_gpus, compression=False, accumulation=False, one_process=True),
     }
 
 
@@ -58,9 +59,9 @@ def tensors(arrays: Any) -> Any:
     return arrays
 
 
-def threads() -> dict[str, int]:
+def threads(replicas: int) -> dict[str, int]:
     """Return the numbers of threads by pool."""
-    return {"intra_op": available_cores(), "inter_op": 1}
+    return {"intra_op": available_cores(), "inter_op": replicas}
 
 
 def compilations() -> int:
@@ -69,22 +70,28 @@ def compilations() -> int:
 
 
 class Replicas:
-    """The replicas of a training step: one."""
+    """The replicas of a training step: devices of a `keras.distribution.DataParallel`, or one without it."""
 
-    devices: tuple[str, ...] = ()
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
 
-    def __init__(self, number: int) -> None:
-        """One replica: mode `data_parallel` is not available."""
+    def __init__(self, spec: Spec, architecture: Architecture) -> None:
+        kind = "gpu" if device.gpus() else "cpu"
+        self.devices = tuple(f"{kind}:{index}" for index in range(spec.replicas)) if spec.replicas > 1 else ()
+        if self.devices and architecture.has_batch_norm and spec.batch_norm_statistics == "per_replica":
+            raise SpecError(
+                "batch_norm_statistics must be synchronised under keras.distribution: its one program has those of the whole "
+                f"batch. Received: per_replica with {architecture.name}. Use synchronised."
+            )
+        self._distribution = keras.distribution.DataParallel(devices=list(self.devices)) if self.devices else None
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model is built."""
-        return nullcontext()
+        """Return the context in which a model and its functions are built."""
+        return self._distribution.scope() if self._distribution else nullcontext()
 
     def place(self, arrays: Any) -> Any:
         """Put a batch, a structure of arrays [N, ...], where the replicas train."""
-        return arrays
+        return _spread(arrays, self._distribution)
 
     def sum(self, tensor: Any) -> Any:
         """Sum a tensor over replicas, within a step."""
@@ -126,10 +133,11 @@ class TrainFunction:
 def evaluation(model: keras.Model) -> Callable[[Any], Any]:
     """Return a function from the model's inputs to its logits in evaluation mode."""
     compiled = jax.jit(lambda trainable, others, inputs: model.stateless_call(trainable, others, inputs, training=False)[0])
+    distribution = keras.distribution.distribution()
 
     def call(inputs: Any) -> Any:
         values = ([variable.value for variable in variables] for variables in _model_variables(model))
-        return compiled(*values, inputs)
+        return compiled(*values, _spread(inputs, distribution))
 
     return call
 
@@ -155,6 +163,20 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
     for variable, value in zip(model.non_trainable_variables, new, strict=True):
         variable.assign(value)
     return arrays
+
+
+def _spread(arrays: Any, distribution: keras.distribution.DataParallel | None) -> Any:
+    """Put arrays [N, ...] on the devices of a distribution: a shard on each, or all N on each if they don't divide evenly."""
+
+    def put(array: Any) -> Any:
+        if array is None:
+            return None
+        layout = distribution.get_data_layout(array.shape)
+        if len(array) % distribution.num_model_replicas:  # Keras's own input is refused by JAX then
+            layout = keras.distribution.TensorLayout([None] * array.ndim, distribution.device_mesh)
+        return keras.distribution.distribute_tensor(array, layout)
+
+    return arrays if distribution is None else keras.tree.map_structure(put, arrays)
 
 
 def _model_variables(model: keras.Model) -> tuple[Any, Any]:

@@ -34,8 +34,10 @@ def prepare(spec: Spec) -> str:
 
 def _graph() -> dict[str, Any]:
     return {
-        "values": ["jit"],
+        "values": ["jit", "eager"],
         "default": "jit",
-        "sets": {"graph": {"jit": "compiled"}, "layout": {"jit": "NHWC"}},
-        "help": "Keras's `train_step`: one program that XLA compiles for each batch size, as Keras chooses",
+        "sets": {"graph": {"jit": "compiled", "eager": "eager"}, "layout": dict.fromkeys(("jit", "eager"), "NHWC")},
+        "only": {"eager": {"mode": ["serial"]}},
+        "help": "Keras's `train_step`: one program that XLA compiles for each batch size, as Keras chooses, or operation by "
+        "operation (`run_eagerly=True`)",
     }

@@ -14,7 +14,9 @@ import tensorflow as tf
 from common.data.batches import BatchPlan, Feed
 from common.data.chunks import TransferStats
 from common.data.sources import DatasetSplit
+from common.models.architectures import Architecture
 from common.models.sharding import shard
+from common.spec import Spec
 from common.spec.shared_switches import mode_description
 from common.training.trainer import Batch
 from keras_twin.on_tensorflow import SUPPORTED, switches
@@ -26,7 +28,7 @@ __all__ = ["SUPPORTED", "device", "preprocess", "profiler", "switches"]
 
 def compile_options(graph: str) -> dict[str, Any]:
     """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
-    return {"run_eagerly": graph == "eager", "jit_compile": False}
+    return {"run_eagerly": graph == "eager", "jit_compile": graph == "xla"}
 
 
 def modes(num_gpus: int) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def tensors(arrays: Any) -> Any:
     return keras.tree.map_structure(tf.constant, arrays)
 
 
-def threads() -> dict[str, int]:
+def threads(replicas: int) -> dict[str, int]:
     """Return the numbers of threads by pool."""
     threading = tf.config.threading
     return {
@@ -68,14 +70,14 @@ def compilations() -> int:
 class Replicas:
     """The replicas of a training step: devices of a MirroredStrategy, or one without a strategy."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture) -> None:
         kind = "GPU" if device.gpus() else "CPU"
-        self.devices = tuple(f"{kind}:{index}" for index in range(number)) if number > 1 else ()
+        self.devices = tuple(f"{kind}:{index}" for index in range(spec.replicas)) if spec.replicas > 1 else ()
         self.weighs_examples = bool(self.devices)
         self._strategy = mirrored_group(self.devices).members if self.devices else None
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model is built."""
+        """Return the context in which a model and its functions are built."""
         return self._strategy.scope() if self._strategy else nullcontext()
 
     def place(self, arrays: Any) -> Any:

@@ -32,10 +32,13 @@ def prepare(spec: Spec) -> str:
 
 
 def _graph() -> dict[str, Any]:
+    values = {"function": "graph", "eager": "eager", "xla": "compiled"}
     return {
-        "values": ["function", "eager"],
+        "values": list(values),
         "default": "function",
-        "sets": {"graph": {"function": "graph", "eager": "eager"}, "layout": dict.fromkeys(("function", "eager"), "NHWC")},
-        "only": {"eager": {"mode": ["serial"]}},
-        "help": "Keras's `train_step`: by tf.function (`jit_compile=False`), or operation by operation (`run_eagerly=True`)",
+        "closed": "eager",
+        "sets": {"graph": values, "layout": dict.fromkeys(values, "NHWC")},
+        "only": {"eager": {"mode": ["serial"]}, "xla": {"mode": ["serial"]}},
+        "help": "Keras's `train_step`: by tf.function, operation by operation (`run_eagerly`), or compiled with XLA for each "
+        "batch size (`jit_compile`)",
     }

@@ -14,17 +14,19 @@ import torch
 from common.data.batches import BatchPlan, Feed
 from common.data.chunks import TransferStats
 from common.data.sources import DatasetSplit
+from common.models.architectures import Architecture
+from common.spec import Spec
 from common.spec.shared_switches import mode_description
 from common.training.trainer import Batch
 from keras_twin.on_torch import SUPPORTED, switches
-from pytorch_impl import device, input, preprocess, profiler
+from pytorch_impl import device, input, preprocess, private_api, profiler
 
 __all__ = ["SUPPORTED", "device", "preprocess", "profiler", "switches"]
 
 
 def compile_options(graph: str) -> dict[str, Any]:
     """Return the arguments of `keras.Model.compile` for a value of the switch `graph`."""
-    return {"jit_compile": False}
+    return {"jit_compile": graph == "compile"}
 
 
 def modes(num_gpus: int) -> dict[str, Any]:
@@ -50,14 +52,14 @@ def tensors(arrays: Any) -> Any:
     return keras.tree.map_structure(torch.from_numpy, arrays)
 
 
-def threads() -> dict[str, int]:
+def threads(replicas: int) -> dict[str, int]:
     """Return the numbers of threads by pool."""
     return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
 
 
 def compilations() -> int:
     """Return a number that grows whenever the framework compiles something."""
-    return 0
+    return private_api.compilation_count()
 
 
 class Replicas:
@@ -67,11 +69,11 @@ class Replicas:
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture) -> None:
         """Keras has no data parallelism on torch, so there is one replica."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model is built."""
+        """Return the context in which a model and its functions are built."""
         return nullcontext()
 
     def place(self, arrays: Any) -> Any:

@@ -18,7 +18,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: kind of this machine's devices, `cuda`, `rocm` or `cpu`.
     """
     inherited = framework.options(kind)
-    return {name: inherited[name] for name in _INHERITED} | {"graph": _graph()}
+    return {name: inherited[name] for name in _INHERITED} | {"graph": _graph(inherited["graph"])}
 
 
 def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
@@ -31,10 +31,13 @@ def prepare(spec: Spec) -> str:
     return framework.prepare(spec)
 
 
-def _graph() -> dict[str, Any]:
+def _graph(framework_graph: dict[str, Any]) -> dict[str, Any]:
+    values = "eager", "compile"
     return {
-        "values": ["eager"],
+        "values": [value for value in values if value in framework_graph["values"]],
         "default": "eager",
-        "sets": {"graph": {"eager": "eager"}, "layout": {"eager": "NHWC"}},
-        "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch",
+        "sets": {"graph": {"eager": "eager", "compile": "compiled"}, "layout": dict.fromkeys(values, "NHWC")},
+        "process": ["compile"],
+        "elsewhere": {value: needed for value, needed in framework_graph["elsewhere"].items() if value in values},
+        "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch, or by torch.compile (`jit_compile`)",
     }
