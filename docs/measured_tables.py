@@ -300,7 +300,7 @@ def keep_checks(values: Values) -> Values:
 
 
 def pairs(runs: list[Values]) -> Rows:
-    """What was tried with real pairs, what came of it, and what is required."""
+    """Checks with real pairs, their figures and their limits."""
     checks = [check for run in runs for check in run["checks"]]
     rows: list[Row] = [
         {"what was tried": check["what"], "result": check["found"], "required": check["required"]} for check in checks
@@ -440,7 +440,7 @@ def _spread(values: Values | None) -> Spread | None:
 
 
 def _merged(cells: Iterable[Row]) -> list[Row]:
-    """Rows by their first cell, in the order in which these come first."""
+    """Rows by their first cell, in order of appearance."""
     rows: dict[Cell, Row] = {}
     for row in cells:
         rows.setdefault(next(iter(row.values())), {}).update(row)

@@ -154,9 +154,9 @@ class StepParts(Exact):
     communication_hidden_seconds: float | None = None
     """Seconds of the exchange that overlap with computing."""
     communication_exposed_seconds: float | None = None
-    """Seconds of the exchange in which everything waits for it."""
+    """Seconds of the exchange while everything waits for it."""
     idle_seconds: float | None = None
-    """Seconds in which a replica neither computes nor exchanges, mean over replicas: pipeline bubbles, slower neighbours."""
+    """Seconds that a replica neither computes nor exchanges, mean over replicas: pipeline bubbles, slower neighbours."""
     not_separable: str | None = None
     """Reason why a part is None."""
     transfer_seconds: float | None = None
@@ -265,7 +265,7 @@ class Restart(Exact):
     seconds_lost: Seconds
     """Wall time from the attempt's last checkpoint, or from its start, until all its processes had ended."""
     replicas: Count | None = None
-    """Replicas with which the run went on (`Spec.least_replicas`); it is `not parallel`. None: as many as before."""
+    """Replicas that the run went on with (`Spec.least_replicas`); it is `not parallel`. None: as many as before."""
 
     @property
     def words(self) -> str:

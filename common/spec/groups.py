@@ -133,7 +133,7 @@ class Pipeline(Finite):
 
 class Hybrid(Finite):
     inner: Literal["tensor_parallel", "pipeline"] = "tensor_parallel"
-    """Mode in which the replicas of one copy divide the model. The copies divide the batch."""
+    """Mode of the replicas of one copy, which divide the model. The copies divide the batch."""
     inner_replicas: int = Field(2, ge=2, le=MOST_REPLICAS)
     """Replicas of each copy. There are `replicas` / `inner_replicas` copies."""
 

@@ -33,7 +33,7 @@ class Mode:
     needs: str
     """Hardware that the mode runs on, for people."""
     exchange: Literal["ring", "server"] | None = None
-    """Exchange of gradients between processes that can be timed by itself: around a ring, or with a parameter server."""
+    """Exchange of gradients between processes that can be timed alone: around a ring, or with a parameter server."""
     not_serial_because: str | None = None
     """Reason why a run has other mathematics than serial on purpose. None: it claims the same."""
     has_late_gradients: bool = False

@@ -92,7 +92,7 @@ class ClockSpan(NamedTuple):
 
 
 TICK_SECONDS = 0.01
-"""Seconds of a kernel tick, by which the CPU time of threads on other CPUs is counted. A span may include one more tick."""
+"""Seconds of a kernel tick, the unit of the CPU time of threads on other CPUs. A span may include one more tick."""
 CLOCK_SECONDS = 1e-6
 """Resolution in seconds of the kernel's clock: its seconds since boot are a float."""
 

@@ -20,7 +20,7 @@ from compare.running import best_switches
 from compare.running.contestants import Contestant
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
-"""A plain file name, without a path, that leaves room for what is put behind it."""
+"""A plain file name without a path. It leaves room for a suffix."""
 
 MOST_ROWS = 1000
 """Largest number of rows of a comparison. Rows are compared in pairs, so a report takes ten seconds for as many."""

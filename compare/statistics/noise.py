@@ -11,7 +11,7 @@ from common.frozen import Frozen
 LEAST_NEIGHBOURS = 3
 """Fewest ratios that tell a range."""
 LEAST_FOR_A_TENTH = 10
-"""Fewest ratios of which a tenth can be left out."""
+"""Fewest ratios for a mean without the outer tenths."""
 
 
 class NoiseRange(Frozen):

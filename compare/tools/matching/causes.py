@@ -43,7 +43,7 @@ class Cause(NamedTuple):
     variant: str = ""
     """Which of the several forms of this cause it is."""
     size: float | None = None
-    """Relative difference that this cause makes by itself at `at`. None: not known."""
+    """Relative difference that this cause alone makes at `at`. None: not known."""
     at: str = ""
     """Name of the layer or array that `size` was measured at. Empty: not known."""
 

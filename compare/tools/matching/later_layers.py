@@ -1,4 +1,4 @@
-"""Causes in layers behind the first that differ. There inputs differ too, so each layer is judged by itself."""
+"""Causes in layers behind the first that differ. There inputs differ too, so each layer is judged alone."""
 
 from __future__ import annotations
 

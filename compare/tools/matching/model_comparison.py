@@ -68,7 +68,7 @@ _DEPENDS_ON = {
     _LOSS: (_IN_TRAINING,),
     _GRADIENTS: (_IN_TRAINING, _LOSS),
 }
-"""Rungs from which a rung's difference may follow. `_depends_on` has those of each update rule."""
+"""Rungs that may explain a rung's difference. `_depends_on` has those of each update rule."""
 PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
 ACCEPTED, ROUNDS = "accepted", "rounded"
 
@@ -91,7 +91,7 @@ class RungResult:
     """Name of the array that differs most."""
     causes: tuple[Cause, ...] = ()
     behind: tuple[Cause, ...] = ()
-    """Causes in layers behind the first that differ. Each of these layers was judged by itself."""
+    """Causes in layers behind the first that differ. Each of these layers was judged alone."""
     first: float | None = None
     """Difference of outputs at the first layers that differ, which `where` names. None: not located."""
     at_the_end: bool = True

@@ -20,7 +20,7 @@ from compare.tools.matching.causes import BIASED_VARIANCE, ROUNDING_CAUSES
 from compare.tools.matching.model_comparison import ACCEPTED, FAILED, ROUNDS, Match
 
 _MAY_DIFFER = {BIASED_VARIANCE, *ROUNDING_CAUSES, "adam-epsilon", "weight-decay", "learning-rate"}
-"""Accepted causes with which a pair is written. `run` has its own optimizers and its own rule of running variances. Rounded
+"""Accepted causes of a written pair. `run` has its own optimizers and its own rule of running variances. Rounded
 constants stay rounded: `write` says what that does to the proof."""
 _FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
 _KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}

@@ -35,7 +35,7 @@ from compare.tools.regression.revisions import RevisionError, output
 from compare.tools.regression.samples import is_named
 
 RUN_VARIABLE = "CONVTWINS_RUN"
-"""Environment variable that tells the plug-in which run of a measurement it is in: JSON, see `convtwins.pytest_plugin`."""
+"""Environment variable with the plug-in's run of a measurement: JSON, see `convtwins.pytest_plugin`."""
 PLUGIN = "convtwins_pytest_plugin"
 """Name under which a child imports the plug-in, which its environment need not have."""
 

@@ -42,7 +42,7 @@ _SAME_MEAN = 1e-4
 _SMALL = 0.3
 """Largest median difference that suggests a lower precision, divided by the median change from step to step."""
 _ONE_SIDED = 0.9
-"""Least part of the steps at which a curve is above the other one, to be called above it from the first step on."""
+"""Least part of the steps that a curve must be above the other one, to be called above it from the start."""
 _SPEED_STEPS = 5
 """Steps behind the first update that tell which curve falls faster."""
 _UNMOVED = 1e4

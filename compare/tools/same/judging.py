@@ -42,7 +42,7 @@ class Aligned(NamedTuple):
     in_order: bool
     """Whether steps are aligned in their order, because their numbers differ."""
     both_end: int | None = None
-    """First step at which both are no number."""
+    """First step that is no number in both."""
     diverged: Literal["", "A", "B"] = ""
     """Side that is no number at the last step."""
 

@@ -130,7 +130,7 @@ def _child(program: Program, path: Path, output: Path, rank: int, port: int) -> 
 
 
 def _force(how: str, path: str, rank: int) -> None:
-    """Make the schedule happen in which the bug shows. A correct program ends under it too."""
+    """Make the schedule happen that shows the bug. A correct program ends under it too."""
     if how == "slow locks":
         make = threading.Lock
 

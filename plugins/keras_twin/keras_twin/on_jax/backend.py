@@ -86,7 +86,7 @@ class Replicas:
         self._distribution = keras.distribution.DataParallel(devices=list(self.devices)) if self.devices else None
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model and its functions are built."""
+        """Return the context for building a model and its functions."""
         return self._distribution.scope() if self._distribution else nullcontext()
 
     def place(self, arrays: Any) -> Any:

@@ -77,7 +77,7 @@ class Replicas:
         self._strategy = mirrored_group(self.devices).members if self.devices else None
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model and its functions are built."""
+        """Return the context for building a model and its functions."""
         return self._strategy.scope() if self._strategy else nullcontext()
 
     def place(self, arrays: Any) -> Any:

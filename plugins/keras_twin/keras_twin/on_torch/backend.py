@@ -73,7 +73,7 @@ class Replicas:
         """Keras has no data parallelism on torch, so there is one replica."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which a model and its functions are built."""
+        """Return the context for building a model and its functions."""
         return nullcontext()
 
     def place(self, arrays: Any) -> Any:

@@ -39,7 +39,7 @@ class ProcessGroup(NamedTuple):
     number: int | None
     """Number of the rank. None: unknown."""
     pids: list[int]
-    """Process ids, the one that started the others first."""
+    """Process ids. The first one started the others."""
     environment: Mapping[str, str]
     """Environment of the first process."""
     is_rank: bool
