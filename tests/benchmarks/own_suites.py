@@ -64,7 +64,7 @@ PROJECTS = (
     ),
     Project(
         "python-statemachine", f"tests/test_profiling.py {QUICK} -k guarded_transitions", (),
-        "statemachine/statemachine.py", "StateChart", "send",
+        "statemachine/statemachine.py", "StateChart", "_processing_loop",
     ),
     Project("lazy-object-proxy", f"tests/test_perf.py {QUICK} -k slots"),
 )  # fmt: skip
