@@ -52,7 +52,13 @@ def finite_median(values: Sequence[float]) -> float:
 
 
 def cores_lost(result: RunResult) -> float | None:
-    """Cores of the run's CPUs that other work took. Older results only allow an estimate from the use of all cores."""
+    """Cores of the run's CPUs that other work took. Older results only allow an estimate from the use of all cores.
+
+    It is a mean over the training time. Of a run that took turns, it is the median over its slices: a disturbed slice costs a
+    slice, and not the run.
+    """
+    if cores_by_slice := [cores for epoch in result.epochs for cores in map(slices.cores_lost, epoch.slices)]:
+        return statistics.median(cores_by_slice)
     if result.noise and result.noise.cores_taken is not None:
         return result.noise.cores_taken
     if result.cores_of_others is None or not result.machine.get("logical_cores"):
@@ -63,13 +69,11 @@ def cores_lost(result: RunResult) -> float | None:
 def disturbing_cores(result: RunResult) -> float | None:
     """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it.
 
-    It is a mean over the training time, so the same burst of other work disturbs a short run more easily than a long one. Of a
-    run that took turns, it is the median over its slices: a disturbed slice costs a slice, and not the run.
+    The same burst of other work disturbs a short run more easily than a long one, unless it took turns: see `cores_lost`.
     """
-    if cores_by_slice := [cores for epoch in result.epochs for cores in map(slices.cores_lost, epoch.slices)]:
-        median = statistics.median(cores_by_slice)
-        return median if median > DISTURBED_FROM else None
-    cores = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
+    took_turns = any(epoch.slices for epoch in result.epochs)  # its slices know what the hypervisor took
+    stolen = (result.noise.cores_stolen or 0.0) if result.noise and not took_turns else 0.0
+    cores = max(cores_lost(result) or 0.0, stolen)
     return cores if cores > DISTURBED_FROM else None
 
 

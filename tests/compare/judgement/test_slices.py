@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.artifacts.schema import RunResult, Slice
-from compare.judgement import cautions, slices, summary
+from common.artifacts.schema import Noise, RunResult, Slice
+from compare.judgement import cautions, run_figures, slices, summary
 from compare.judgement.findings import findings
 from tests.support import comparisons
 
@@ -54,6 +54,16 @@ def test_the_ratio_of_one_run_over_another_is_the_reciprocal_of_the_other_way_ro
 def test_a_slow_slice_hardly_moves_the_ratio_and_a_disturbed_one_not_at_all() -> None:
     assert slices.ratio(run(*[2.0] * 9, 200.0), FAST) == pytest.approx(2.0)
     assert slices.ratio(run(*[2.0] * 8, 200.0, 200.0, taken={8: 100.0, 9: 100.0}), FAST) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("disturbed_slices", "is_disturbed"), [(4, False), (6, True)])
+def test_a_row_is_disturbed_as_its_runs_are_by_the_median_of_their_slices(disturbed_slices: int, *, is_disturbed: bool) -> None:
+    made = run(*[1.0] * 10, taken=dict.fromkeys(range(disturbed_slices), 1.0))
+    made = comparisons.with_fields(made, noise=Noise(cores_taken=disturbed_slices / 10, cores_stolen=0.0))
+    stored = comparisons.of_rows([comparisons.row("pytorch")], repeats=1)
+    (row,) = stored.comparison.rows
+    (judged,) = summary.summarize(comparisons.with_fields(stored, runs={row.id: {0: made}}))
+    assert (run_figures.disturbing_cores(made) is not None, judged.disturbed) == (is_disturbed, is_disturbed)
 
 
 def test_too_few_slices_that_are_undisturbed_in_both_make_no_ratio() -> None:
