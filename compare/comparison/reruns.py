@@ -7,6 +7,7 @@ again, interleaved, whichever of them was disturbed. Two runs that were both und
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
@@ -38,13 +39,13 @@ def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:
     ]
 
 
-def archive_and_requeue(comparison: Comparison, folder: Path) -> Comparison:
+def archive_and_requeue(comparison: Comparison, folder: Path, replaced: Sequence[ReplacedRun]) -> Comparison:
     """Archive the runs that are to be made again, and record them in the plan. A killed process loses none of them.
 
     Args:
         folder: folder of the comparison, locked.
+        replaced: the runs, see `select_disturbed`.
     """
-    replaced = select_disturbed(store.read(folder))
     comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *replaced]})
     store.write_plan(folder, comparison)
     store.archive_replaced_runs(folder, comparison.replaced)

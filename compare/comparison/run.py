@@ -211,7 +211,8 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
             try:
                 comparison = with_proof(comparison, request, folder, live)
                 if request.again:  # after the proof: an interrupted one leaves all runs where they are
-                    comparison = reruns.archive_and_requeue(comparison, folder)
+                    disturbed_runs = reruns.select_disturbed(store.read(folder))
+                    comparison = reruns.archive_and_requeue(comparison, folder, disturbed_runs)
                 unwritten_runs = run_all(comparison, request.twins, folder, live)
                 _judge_spot_checks(folder, request.twins, live)
             except Interrupted as interruption:
@@ -378,12 +379,13 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
         comparison = comparison.with_settings(repeats=num_repeats + 1).model_copy(update={"left_out": left_out})
         store.write_plan(folder, comparison)
         return comparison, {num_repeats}
-    disturbed_repeats = {run.repeat for run in reruns.select_disturbed(compared.stored)}
+    disturbed_runs = reruns.select_disturbed(compared.stored)
+    disturbed_repeats = {run.repeat for run in disturbed_runs}
     is_unknown = len(answerable) < len(verdicts)
     if is_unknown and disturbed_repeats and num_repeats + num_again + len(disturbed_repeats) <= until.most_repeats:
         numbers = wording.joined([str(repeat + 1) for repeat in sorted(disturbed_repeats)])
         progress.stage(f"made again, as other programs took cores: repeat {numbers}")
-        return reruns.archive_and_requeue(comparison, folder), disturbed_repeats
+        return reruns.archive_and_requeue(comparison, folder, disturbed_runs), disturbed_repeats
     return None
 
 

@@ -158,7 +158,7 @@ class Judgement(Frozen):
     pairs: int = 0
     """Pairs that one command has measured in turn."""
     disturbed_pairs: int = 0
-    """Pairs of which no time counts, because other work disturbed each row or benchmark on one side or both."""
+    """Pairs without a time that counts: other work disturbed each row or benchmark on one side or both."""
     noise: NoiseRange | None = None
     """How much the same code differed from itself. None: too few reliable runs."""
     threshold: float
