@@ -109,7 +109,7 @@ class Display:
         if status and result is not None and result.reason:
             status += f" ({one_line(result.reason)})"
         words = clock_words(self._time_left(self._seconds, elapsed))
-        left = f"{len(self._jobs)} left, about {words}" if self._jobs else "" if self._is_open else "none left"
+        left = f"{len(self._jobs)} left, about {words}" if self._jobs else ""
         self._line(f"{self._label}{status}: {'; '.join(filter(None, [clock_words(seconds), left, note]))}.")
 
     def _line(self, text: str) -> None:

@@ -378,6 +378,9 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), num_repeats] for row in skipped_rows}
         comparison = comparison.with_settings(repeats=num_repeats + 1).model_copy(update={"left_out": left_out})
         store.write_plan(folder, comparison)
+        progress.stage(
+            f"{wording.count(len(hopeful), 'question')} still open: repeat {num_repeats + 1} of at most {until.most_repeats}"
+        )
         return comparison, {num_repeats}
     disturbed_runs = reruns.select_disturbed(compared.stored)
     disturbed_repeats = {run.repeat for run in disturbed_runs}

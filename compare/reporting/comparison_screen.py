@@ -385,7 +385,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     num_recomputed = sum(len(check.computed) for check in good if not check.shown)
     recomputed_words = f", {num_recomputed} of them by a third program" if num_recomputed else ""
     of_runs = f"; {wording.count(steps, 'step')} of the timed runs checked{recomputed_words}" if steps else ""
-    when = " (remembered)" if proof.remembered else ""
+    when = " (proof of an earlier comparison)" if proof.remembered else ""
     sentences = [f"the same training: proved in 64-bit numbers{over}{when}{of_runs}"]
     rows_by_verdict: dict[str, list[str]] = {}
     for summary in summaries:
@@ -529,6 +529,11 @@ def _remarks(
         difference = verdict_words.difference_words(least)
         remarks.append(
             f"Not decided is not equal: as times vary here, a difference of {difference} is found in {percent(POWER)} of cases."
+        )
+    most_cores = max((row_ratio.fast.cores for row_ratio in ratios if row_ratio.judged.disturbed), default=1)
+    if most_cores > 1 and most_cores >= (stored.comparison.machine.get("logical_cores") or 0):
+        remarks.append(
+            "Is this machine never idle? Compare on fewer cores than it has (--cores), in a new folder. Other work has the rest."
         )
     spec = stored.comparison.rows[0].spec
     proved = [

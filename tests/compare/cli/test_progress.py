@@ -78,7 +78,7 @@ def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how
             shown.end(result, "disturbed: 0.97 cores taken" if result is good else "")
     assert output.getvalue() == (
         "layers ...\na (1 of 2): 1:02; 1 left, about 1:02; disturbed: 0.97 cores taken.\n"
-        "a (2 of 2), killed (killed by SIGKILL): 0:10; none left.\n"
+        "a (2 of 2), killed (killed by SIGKILL): 0:10.\n"
     )
 
 

@@ -120,8 +120,8 @@ def test_json_on_stdout_equals_results_json_and_a_line_for_each_run_goes_to_a_pi
     assert done.json["exit_code"] == 0
     lines = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.progress]
     rows = [f"{name}-serial-{cores}" for cores in ("1core", "2cores") for name in ("left", "right")]
-    left = ["3 left, about M:SS", "2 left, about M:SS", "1 left, about M:SS", "none left"]
-    assert lines == [f"{row}: M:SS; {more}." for row, more in zip(rows, left, strict=True)]
+    left = ["; 3 left, about M:SS", "; 2 left, about M:SS", "; 1 left, about M:SS", ""]
+    assert lines == [f"{row}: M:SS{more}." for row, more in zip(rows, left, strict=True)]
 
 
 def test_inputs_are_rows_like_modes_and_get_verdicts(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -252,3 +252,5 @@ def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict()
     (trouble,) = (answer.sentences for answer in shown.answers if answer.label == "Trouble")
     assert ["pytorch data_parallel x2" in each for each in trouble] == [True]
     assert any("--again disturbed" in command for _, command in shown.next)
+    undisturbed = screen(proved(comparisons.repeated()))
+    assert [any("--cores" in remark for remark in each.remarks) for each in (shown, undisturbed)] == [True, False]
