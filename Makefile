@@ -34,7 +34,7 @@ $(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(
 	    "Python must be 3.11 to 3.13. Received: $(PYTHON) = %d.%d. Use make PYTHON=python3.12 (or 3.11, 3.13)." % v)'
 	@if cmp -s $(LOCK) $@ || cmp -s requirements.lock $@; then touch $@; else \
 	    set -e; \
-	    echo "Setting up .venv from $(LOCK) (PyTorch and TensorFlow, about 3 GB to download). Nothing is printed meanwhile: 2 to 10 minutes"; \
+	    echo "Setting up .venv from $(LOCK) (PyTorch and TensorFlow, about 3 GB to download): 2 to 10 minutes without a word"; \
 	    rm -rf .venv; \
 	    $(PYTHON) -m venv .venv; \
 	    $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --no-input --no-deps --require-hashes -r $(LOCK); \

@@ -13,6 +13,8 @@ MAX_RELATIVE_DIFFERENCE = 0.01
 """Largest relative difference of a duration between the two clocks. More is a defect."""
 _TICK_SECONDS = 0.02
 """Accuracy in seconds of a file's modification time: two ticks of the kernel."""
+_SETTLE_SECONDS = 0.005
+"""Wait until a write that has begun has ended. The kernel sets the file's time first, and its size a moment later."""
 _MOST_CLOCK_STEP_SECONDS = 0.005
 """Seconds that the system's time may move against a monotonic clock between two polls. More: it was set."""
 
@@ -42,6 +44,7 @@ class LaunchersClock:
         directory: folder of the run.
         monotonic, wall: return the seconds of the launcher's clock, and those of the system's time.
         paused: returns the seconds that the run has waited for its turns. Neither clock counts them.
+        sleep: waits for so many seconds.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class LaunchersClock:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         paused: Callable[[], float] = lambda: 0.0,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._directory, self._paused = directory, paused
+        self._directory, self._paused, self._sleep = directory, paused, sleep
         self._monotonic, self._wall = lambda: monotonic() - paused(), lambda: wall() - paused()
         self._size = -1
         self._polled_seconds = self._monotonic()
@@ -79,6 +83,9 @@ class LaunchersClock:
         since_poll, wall_offset, previous_offset = _Interval(self._polled_seconds, now), wall - now, self._wall_offset
         self._wall_offset = wall_offset
         written = file.st_mtime - self._paused() - wall_offset
+        if now - written < _TICK_SECONDS:  # perhaps the time of the next event, which is being written
+            self._sleep(_SETTLE_SECONDS)
+            file = path.stat()
         if file.st_size != size or abs(wall_offset - previous_offset) > _MOST_CLOCK_STEP_SECONDS:
             return since_poll
         earliest, latest = max(written - _TICK_SECONDS, since_poll.earliest), min(written + _TICK_SECONDS, since_poll.latest)

@@ -98,6 +98,32 @@ def test_a_run_that_is_held_while_it_writes_an_event_is_honest(tmp_path: Path) -
     assert slow_disk.run(1).disagreement("pytorch") is None
 
 
+def test_an_event_that_is_being_written_lends_its_time_to_no_earlier_one(tmp_path: Path) -> None:
+    """The file has its new time already, and not yet its new size."""
+    now, path, clocks = 100.0, tmp_path / event_log.EVENTS_FILE, [0.0, 2.0, 2.2]
+
+    def write(number: int) -> None:
+        event_log.append_event(tmp_path, "epoch", clock=clocks[number], written=clocks[number - 1] if number else None)
+        begin_writing(number)
+
+    def begin_writing(number: int) -> None:
+        os.utime(path, (1e9 + 100.0 + clocks[number],) * 2)
+
+    clock = LaunchersClock(tmp_path, lambda: now, lambda: 1e9 + now, sleep=lambda _: write(2))
+    write(0)
+    now = 100.1
+    clock.poll()
+    write(1)
+    begin_writing(2)
+    now = 102.2
+    clock.poll()
+    if len(event_log.read_events(tmp_path)) < len(clocks):
+        write(2)
+    now = 102.4
+    clock.poll()
+    assert clock.disagreement("pytorch") is None
+
+
 def test_a_system_time_that_is_set_meanwhile_tells_nothing_against_a_run(tmp_path: Path) -> None:
     found = Watched(tmp_path, ALWAYS)
     assert found.run(5).disagreement("pytorch") is None
