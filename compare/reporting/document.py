@@ -407,7 +407,7 @@ def _save_last_report(title: str, text: str) -> str | None:
         Path of the file. None if it could not be written.
     """
     try:
-        path = cache.folder(None) / LAST_REPORTS / f"{re.sub('[^a-z0-9]+', '_', title.lower())[:60]}.txt"
+        path = cache.folder(None) / LAST_REPORTS / f"{re.sub('[^a-z0-9]+', '_', title.lower())[:60].strip('_')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_files.write_atomically(path, Text.from_ansi(text).plain + "\n")
     except OSError:
