@@ -12,12 +12,13 @@ from compare.judgement.summary import compared_row_ids
 from compare.results.store import Comparison, StoredComparison
 from compare.statistics.statistics import JudgedRatio
 
-_DECIDED = ("above", "below", "no difference that matters")
+DECIDED = ("above", "below", "no difference that matters")
+"""Verdicts that answer a question."""
 
 
 def undecided(verdicts: Sequence[JudgedRatio]) -> list[JudgedRatio]:
     """Questions whose answer is neither a difference nor that it is too small to matter."""
-    return [judged for judged in verdicts if judged.verdict not in _DECIDED]
+    return [judged for judged in verdicts if judged.verdict not in DECIDED]
 
 
 def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
