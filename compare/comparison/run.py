@@ -281,14 +281,15 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
     rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
-    sentence = proof.sentence
+    sentence, remembered = proof.sentence, proof.remembered
     if previous is not None and proof.remembered and _without_first_losses(previous.rungs) == rungs:
         # The proof is from before an interruption of this comparison. A remembered proof is never refuted by itself.
         sentence = previous.float64_sentence or (previous.sentence if previous.verdict == proof.verdict else sentence)
+        remembered = previous.remembered
     return ProofRecord(
         verdict=proof.verdict,
         sentence=sentence,
-        remembered=proof.remembered,
+        remembered=remembered,
         mode_verdicts=verdicts,
         row_verdicts=rows,
         not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
