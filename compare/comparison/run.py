@@ -401,7 +401,6 @@ def _run_rounds(
     until = comparison.settings.until
     most = until.most_repeats if until else comparison.settings.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
-    num_ended = num_disturbed = 0
 
     def label(job: Job[Row]) -> str:
         row, repeat = job
@@ -427,13 +426,11 @@ def _run_rounds(
         ending=run_figures.ending,
         execute_together=execute_together if comparison.takes_turns else None,
     ):
-        num_disturbed += sum(run_figures.disturbing_cores(result) is not None for _, result in ended)
-        is_first_round = num_ended < len(comparison.rows)
-        num_ended += len(ended)
-        if is_first_round and num_disturbed == num_ended >= len(comparison.rows):
+        if all(job.repeat == 0 and run_figures.disturbing_cores(result) is not None for job, result in ended):
+            go_on = wording.command("run", "--resume", str(folder), "--again", "disturbed")
             progress.tell(
-                "Other programs took cores from every run so far. Such runs give no verdict. End this with Ctrl-C, and go on "
-                f"when they have ended: {wording.command('run', '--resume', str(folder), '--again', 'disturbed')}"
+                "Other programs took cores from every run of this command so far. Such runs give no verdict. End this with "
+                f"Ctrl-C, and go on when they have ended: {go_on}"
             )
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)
