@@ -53,7 +53,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
     ratios = [trial.ratio if trial.ratio and trial.ratio.has_enough_pairs else None for trial in outcome.trials]
     rows: list[dict[str, Cell]] = [
         {
-            "what": trial.what.replace("candidate", words.candidate),
+            "what": trial.what.replace("a candidate", words.one_candidate),
             "later": titles[trial.later],
             "earlier": titles[trial.earlier],
             "verdict": trial.verdict,
@@ -167,6 +167,10 @@ class SearchWords(NamedTuple):
             head="last environment" if of_environments else "branch",
             is_time=query.metric == SECONDS or query.metric in times(),
         )
+
+    @property
+    def one_candidate(self) -> str:
+        return f"{'an' if self.candidate == 'environment' else 'a'} {self.candidate}"
 
     @property
     def is_worse(self) -> str:
