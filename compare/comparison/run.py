@@ -365,15 +365,15 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
         (comparison, repeats to run). None if all is decided, or the stopping rule allows no more.
     """
     until = comparison.settings.until
-    if until is None:
+    if until is None or comparison.num_rounds >= until.most_repeats:
         return None
     comparison = comparison.model_copy(update={"proof": store.read_plan(folder).proof})  # it may know recorded steps by now
     compared = comparison_report.read(folder)
     verdicts = compared.findings.verdicts
-    num_repeats, num_rounds_left = comparison.settings.repeats, until.most_repeats - comparison.num_rounds
+    num_repeats = comparison.settings.repeats
     answerable = [question for question in verdicts if not question.disturbed]
     hopeful = [question for question in decision.undecided(answerable) if decision.is_hopeful(question, comparison)]
-    if hopeful and num_rounds_left > 0:
+    if hopeful:
         needed_rows = {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), num_repeats] for row in skipped_rows}
@@ -386,7 +386,7 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
     disturbed_runs = reruns.select_disturbed(compared.stored)
     disturbed_repeats = {run.repeat for run in disturbed_runs}
     is_unknown = len(answerable) < len(verdicts)
-    if is_unknown and disturbed_repeats and len(disturbed_repeats) <= num_rounds_left:
+    if is_unknown and disturbed_repeats and comparison.num_rounds + len(disturbed_repeats) <= until.most_repeats:
         numbers = wording.joined([str(repeat + 1) for repeat in sorted(disturbed_repeats)])
         progress.stage(f"made again, as other programs took cores: repeat {numbers}")
         return reruns.archive_and_requeue(comparison, folder, disturbed_runs), disturbed_repeats
