@@ -163,7 +163,11 @@ def compare(a: SideRuns, b: SideRuns, request: Request, tell: Tell = lambda text
     comparison = judge([a, b])
     if not request.copies or comparison.verdict == "same":
         return comparison
-    copied = _copy([a, b], request.copies, request, tell)
+    try:
+        copied = _copy([a, b], request.copies, request, tell)
+    except CommandError:  # the usual runs may have taken hours
+        tell(f"the answer without copies: {comparison.verdict}")
+        raise
     comparison = judge(copied)
     if 1 < comparison.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
         tell(f"{MOST_COPIES} copies, before it is called another training")
