@@ -68,9 +68,9 @@ class UserError(Exception):
         self.setting = setting
 
     def __str__(self) -> str:
-        text = super().__str__()
-        typed = typed_setting(self.setting.field, self.setting.value) if self.setting is not None else None
-        return f"{text} {self.setting.words} `{typed}`." if self.setting is not None and typed is not None else text
+        text, setting = super().__str__(), self.setting
+        typed = typed_setting(setting.field, setting.value) if setting is not None else None
+        return text if setting is None or typed is None else f"{text} {setting.words} `{typed}`."
 
     @classmethod
     def kinds(cls) -> list[type[UserError]]:

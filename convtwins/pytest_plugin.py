@@ -484,7 +484,7 @@ class Paired:
         ratio: new over old.
         interval: its 95 % interval, (low, high).
         old_seconds, new_seconds: seconds of a call, of each turn or each process.
-        first_calls: seconds of the first call of old and new, which count in nothing else. Of processes, the medians.
+        first_calls: seconds of the first call of old and new, which count in nothing else. Of processes, the geometric means.
         processes: number of fresh processes. 0: this one.
     """
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).parents[1]))
 
 from compare.cli import wording
-from compare.judgement import figures
+from compare.judgement import decision, figures
 from compare.judgement.row_figures import Summary
 from compare.reporting import tables
 from compare.reporting.tables import Cell
@@ -123,7 +123,8 @@ def _over(judgements: list[Values], slow: str, fast: str) -> str:
     for judged in judgements:
         if judged["name"] in (f"{fast} against {slow}", f"{slow} against {fast}"):
             ratio = Ratio(**judged["ratio"])
-            return _judged({**judged, "ratio": (ratio if judged["name"].startswith(fast) else inverse(ratio)).model_dump()})
+            is_inverse = judged["name"].startswith(f"{slow} against ")
+            return _judged({**judged, "ratio": (inverse(ratio) if is_inverse else ratio).model_dump()})
     return tables.MISSING
 
 
@@ -163,19 +164,17 @@ def verdicts(runs: list[Values]) -> Rows:
         repeats = sorted({row["repeats"] for row in run["rows"]})
         cells: Row = {"run": number, "seconds": round(run["seconds"]), "repeats": " to ".join(map(str, repeats))}
         for judged in run["verdicts"]:
-            suffix = "" if judged["disturbed"] or judged["verdict"] in _DECIDED else ", open"
+            suffix = "" if judged["disturbed"] or judged["verdict"] in decision.DECIDED else ", open"
             cells[_question(judged["name"], names)] = f"{_judged(judged)}{suffix}"
-        undecided.append(sum(judged["disturbed"] or judged["verdict"] not in _DECIDED for judged in run["verdicts"]))
+        undecided.append(sum(judged["disturbed"] or judged["verdict"] not in decision.DECIDED for judged in run["verdicts"]))
         rows.append(cells)
     questions = sum(len(run["verdicts"]) for run in runs)
     sentences = (
+        "Ratios are of speeds: above 1 the first is faster. "
         f"{questions - sum(undecided)} of {questions} questions were decided, all of them in {undecided.count(0)} of "
         f"{wording.count(len(runs), 'run')}. A run took {statistics.median(run['seconds'] for run in runs):.0f} s (median)."
     )
     return Rows(rows, sentences)
-
-
-_DECIDED = ("above", "below", "no difference that matters")
 
 
 def _question(name: str, names: Mapping[str, Values]) -> str:
@@ -217,7 +216,8 @@ def keep_steps(values: Values) -> Values:
     for rung in values["rungs"]:
         key = (rung["mode"] or "serial", rung["model"], rung["optimizer"])
         step = steps.setdefault(key, dict(zip(("mode", "model", "optimizer"), key, strict=True)) | _UNJUDGED)
-        if (difference := rung["max_relative_difference"]) is None or difference > (step["difference"] or 0.0):
+        difference, largest = rung["max_relative_difference"], step["difference"]
+        if largest is not None and (difference is None or difference > largest):  # None is infinite
             step["difference"] = difference
         step["judged"] += 1
         step["failed"] += rung["status"] != "passed"
@@ -289,9 +289,13 @@ def environments(runs: list[Values]) -> Rows:
                 cells[figures.metrics()[change["metric"]].label] = _words(change["change"] if is_judged else "not judged")
         rows.append(cells)
     changes = [change for run in runs for change in run["changes"]]
-    worse = sum(change["verdict"] == "regression" for change in changes)
-    unsure = sum(change["not_ruled_out"] for change in changes)
-    return Rows(rows, f"Regressions: {worse} of {len(changes)} figures. {unsure} more may be worse by 5 %.")
+    judged = [change for change in changes if change["verdict"] not in ("not judged", "too few to tell")]
+    worse = sum(change["verdict"] == "regression" for change in judged)
+    unsure = sum(change["not_ruled_out"] for change in judged)
+    left_out = f" Not judged: {len(changes) - len(judged)}." if len(judged) < len(changes) else ""
+    return Rows(
+        rows, f"Regressions: {worse} of {len(judged)} figures. {unsure} more may be worse by their threshold.{left_out}"
+    )
 
 
 def keep_checks(values: Values) -> Values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,12 +85,13 @@ def measure(name: str, places: Mapping[str, str]) -> None:
     """
     entry = MEASURED[name]
     runs: list[kinds.Values] = []
-    with tempfile.TemporaryDirectory() as folder:
-        facts = _answer(["doctor"], folder)
-        for command in entry.commands:
-            start = time.perf_counter()
-            values = _answer([places.get(word, word) for word in command.split()], folder)
-            runs.append({"command": command, "seconds": time.perf_counter() - start, **entry.kind.keep(values)})
+    folder = tempfile.mkdtemp(prefix=f"{name}-")  # it stays if a command fails: `store` takes the comparisons that have ended
+    facts = _answer(["doctor"], folder)
+    for command in entry.commands:
+        start = time.perf_counter()
+        values = _answer([places.get(word, word) for word in command.split()], folder)
+        runs.append({"command": command, "seconds": time.perf_counter() - start, **entry.kind.keep(values)})
+    shutil.rmtree(folder)
     installed = [framework["versions"] for framework in facts["frameworks"] if framework["error"] is None]
     trained = values["comparison"]["versions"].values() if "comparison" in values else installed
     _store(name, facts, [] if "baseline" in values else trained, datetime.now(UTC), runs)  # a change's table has its versions
@@ -133,13 +135,14 @@ def _answer(words: Sequence[str], folder: str) -> kinds.Values:
     """The JSON of a command. Its exit code may say that it found something wrong, which the table will show.
 
     Raises:
-        SystemExit: it printed nothing, and has said why.
+        SystemExit: it printed nothing. It has said why on stderr.
     """
     module = [] if "." in words[0] else ["compare"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(DOCS.parent), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", *module, *words, "--json"]
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     if not done.stdout:
+        print(f"What was measured before it is in {folder}.", file=sys.stderr)
         raise SystemExit(done.returncode or 1)
     return json.loads(done.stdout)
 

@@ -57,12 +57,12 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
         if len(parents) >= MAX_DEPTH:
             raise SpecError(f"A field has at most {MAX_DEPTH} parts. Received: {len(parents) + 1} in {dotted[:80]!r}...")
         target = merged
-        for parent in parents:
+        for depth, parent in enumerate(parents, start=1):
             if target.get(parent) is None:  # missing, or an empty group of a YAML file
                 target[parent] = {}
             target = target[parent]
             if not isinstance(target, dict):
-                received = format_value(target, dotted.rpartition(f".{leaf}")[0] if parent == parents[-1] else parent)
+                received = format_value(target, parents[:depth])
                 raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {received}.")
         target[leaf] = value
     return merged

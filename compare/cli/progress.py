@@ -36,7 +36,6 @@ class Display:
         self._progress, self._overall, self._current = terminal
         self.clock = clock
         self._jobs: Sequence[str] = ()
-        self._is_open = False
         self._seconds: dict[str, list[float]] = {}
         self._name = self._label = ""
         self._started = clock()
@@ -61,7 +60,7 @@ class Display:
 
         Empty: nobody knows how many there will be, and nothing is said of those that are left.
         """
-        self._jobs, self._is_open = jobs, not jobs
+        self._jobs = jobs
         self._progress.update(self._overall, total=len(jobs), completed=0, visible=bool(jobs))
 
     def begin(self, name: str, label: str, seconds: float = 0.0, sharing: int = 1, working: int = 1) -> None:
@@ -117,8 +116,7 @@ class Display:
             self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def _show_time_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
-        left = "" if self._is_open else f"about {clock_words(self._time_left(seconds, elapsed))} left"
-        self._progress.update(self._overall, facts=left)
+        self._progress.update(self._overall, facts=f"about {clock_words(self._time_left(seconds, elapsed))} left")
 
     def _time_left(self, seconds: dict[str, list[float]], elapsed: float) -> float:
         """Estimate the seconds that are left.

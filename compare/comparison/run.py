@@ -281,14 +281,15 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
     rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
-    sentence = proof.sentence
+    sentence, remembered = proof.sentence, proof.remembered
     if previous is not None and proof.remembered and _without_first_losses(previous.rungs) == rungs:
         # The proof is from before an interruption of this comparison. A remembered proof is never refuted by itself.
         sentence = previous.float64_sentence or (previous.sentence if previous.verdict == proof.verdict else sentence)
+        remembered = previous.remembered
     return ProofRecord(
         verdict=proof.verdict,
         sentence=sentence,
-        remembered=proof.remembered,
+        remembered=remembered,
         mode_verdicts=verdicts,
         row_verdicts=rows,
         not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
@@ -357,22 +358,22 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
 def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display) -> tuple[Comparison, set[int]] | None:
     """Queue another repeat of the rows of open questions. If none is open, queue again what other work disturbed.
 
-    Disturbed repeats are made again if the stopping rule allows as many rounds: a single one of them leaves its row's times
-    unreliable.
+    Repeats that are made again are rounds of the stopping rule, too. It makes all disturbed ones again, or none: a single one
+    leaves its row's times unreliable.
 
     Returns:
         (comparison, repeats to run). None if all is decided, or the stopping rule allows no more.
     """
     until = comparison.settings.until
-    if until is None:
+    if until is None or comparison.num_rounds >= until.most_repeats:
         return None
     comparison = comparison.model_copy(update={"proof": store.read_plan(folder).proof})  # it may know recorded steps by now
     compared = comparison_report.read(folder)
     verdicts = compared.findings.verdicts
-    num_repeats, num_again = comparison.settings.repeats, len({(run.repeat, run.number) for run in comparison.replaced})
+    num_repeats = comparison.settings.repeats
     answerable = [question for question in verdicts if not question.disturbed]
     hopeful = [question for question in decision.undecided(answerable) if decision.is_hopeful(question, comparison)]
-    if hopeful and num_repeats < until.most_repeats:
+    if hopeful:
         needed_rows = {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), num_repeats] for row in skipped_rows}
@@ -385,7 +386,7 @@ def _queue_until_decided(comparison: Comparison, folder: Path, progress: Display
     disturbed_runs = reruns.select_disturbed(compared.stored)
     disturbed_repeats = {run.repeat for run in disturbed_runs}
     is_unknown = len(answerable) < len(verdicts)
-    if is_unknown and disturbed_repeats and num_repeats + num_again + len(disturbed_repeats) <= until.most_repeats:
+    if is_unknown and disturbed_repeats and comparison.num_rounds + len(disturbed_repeats) <= until.most_repeats:
         numbers = wording.joined([str(repeat + 1) for repeat in sorted(disturbed_repeats)])
         progress.stage(f"made again, as other programs took cores: repeat {numbers}")
         return reruns.archive_and_requeue(comparison, folder, disturbed_runs), disturbed_repeats
@@ -400,7 +401,6 @@ def _run_rounds(
     until = comparison.settings.until
     most = until.most_repeats if until else comparison.settings.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
-    num_ended = num_disturbed = 0
 
     def label(job: Job[Row]) -> str:
         row, repeat = job
@@ -426,13 +426,11 @@ def _run_rounds(
         ending=run_figures.ending,
         execute_together=execute_together if comparison.takes_turns else None,
     ):
-        num_disturbed += sum(run_figures.disturbing_cores(result) is not None for _, result in ended)
-        is_first_round = num_ended < len(comparison.rows)
-        num_ended += len(ended)
-        if is_first_round and num_disturbed == num_ended >= len(comparison.rows):
+        if all(job.repeat == 0 and run_figures.disturbing_cores(result) is not None for job, result in ended):
+            go_on = wording.command("run", "--resume", str(folder), "--again", "disturbed")
             progress.tell(
-                "Other programs took cores from every run so far. Such runs give no verdict. End this with Ctrl-C, and go on "
-                f"when they have ended: {wording.command('run', '--resume', str(folder), '--again', 'disturbed')}"
+                "Other programs took cores from every run of this command so far. Such runs give no verdict. End this with "
+                f"Ctrl-C, and go on when they have ended: {go_on}"
             )
         for (row, repeat), result in ended:
             run_folder = store.run_folder(folder, row.id, repeat)

@@ -12,12 +12,13 @@ from compare.judgement.summary import compared_row_ids
 from compare.results.store import Comparison, StoredComparison
 from compare.statistics.statistics import JudgedRatio
 
-_DECIDED = ("above", "below", "no difference that matters")
+DECIDED = ("above", "below", "no difference that matters")
+"""Verdicts that answer a question."""
 
 
 def undecided(verdicts: Sequence[JudgedRatio]) -> list[JudgedRatio]:
     """Questions whose answer is neither a difference nor that it is too small to matter."""
-    return [judged for judged in verdicts if judged.verdict not in _DECIDED]
+    return [judged for judged in verdicts if judged.verdict not in DECIDED]
 
 
 def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
@@ -50,8 +51,9 @@ def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Stat
     if not open_verdicts and not disturbed:
         return Statement(kind="decided", level="info", values=values | {"some_ran_fewer": bool(comparison.left_out)})
     is_stuck = not any(is_hopeful(judged, comparison) for judged in open_verdicts)
-    can_go_on = bool(open_verdicts) and comparison.settings.repeats < until.most_repeats and not is_stuck
+    can_go_on = bool(open_verdicts) and comparison.num_rounds < until.most_repeats and not is_stuck
     more: dict[str, JsonValue] = {"disturbed": disturbed, "most_repeats": until.most_repeats, "stuck": is_stuck}
+    more["rounds"] = comparison.num_rounds
     return Statement(
         kind="not_decided",
         level="caution",

@@ -71,9 +71,9 @@ def disturbing_cores(result: RunResult) -> float | None:
 
     The same burst of other work disturbs a short run more easily than a long one, unless it took turns: see `cores_lost`.
     """
-    took_turns = any(epoch.slices for epoch in result.epochs)  # its slices know what the hypervisor took
-    stolen = (result.noise.cores_stolen or 0.0) if result.noise and not took_turns else 0.0
-    cores = max(cores_lost(result) or 0.0, stolen)
+    cores = cores_lost(result) or 0.0
+    if result.noise and not slices.took_turns([result]):  # slices know what the hypervisor took
+        cores = max(cores, result.noise.cores_stolen or 0.0)
     return cores if cores > DISTURBED_FROM else None
 
 

@@ -340,8 +340,9 @@ def _decided(values: Mapping[str, Any]) -> str:
 
 def _not_decided(values: Mapping[str, Any]) -> str:
     end = "Fewer than half of these runs have a partner, so no repeats were added. " if values["stuck"] else ""
-    if values["repeats"] >= values["most_repeats"]:
-        end = f"The most is {values['most_repeats']} (--most-repeats). "
+    if values["rounds"] >= values["most_repeats"]:
+        again = ", those made again included" if values["rounds"] > values["repeats"] else ""
+        end = f"The most is {values['most_repeats']} (--most-repeats){again}. "
     repeats = count(values["repeats"], "repeat")
     open_words = f"Not decided after {repeats}: {_open_questions(values)} {end}{_unmattering(values)}" if values["open"] else ""
     if not values["disturbed"]:

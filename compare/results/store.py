@@ -249,6 +249,11 @@ class Comparison(Exact):
         (contestant,) = contestants.resolve([row.contestant], self.settings.contestants)
         return contestant
 
+    @property
+    def num_rounds(self) -> int:
+        """Number of repeats, with those that were made again."""
+        return self.settings.repeats + len({(run.repeat, run.number) for run in self.replaced})
+
     def repeats_of(self, row_id: str) -> list[int]:
         """Return the repeats that are to be run of a row."""
         return [repeat for repeat in range(self.settings.repeats) if repeat not in self.left_out.get(row_id, ())]

@@ -222,6 +222,9 @@ def test_tables_of_comparisons_have_times_verdicts_and_doubts() -> None:
     answered = table_of("verdict", run, run | {"verdicts": [judged | {"verdict": "no difference shown"}]})
     assert "1 of 2 questions were decided, all of them in 1 of 2 runs." in answered and ", open" in answered
     assert "0 of 1" in table_of("verdict", run | {"verdicts": [judged | {"disturbed": True}]})
+    assert judged["name"].startswith(f"{pytorch['id']} against ")
+    is_faster = pytorch["seconds"]["median"] < tensorflow["seconds"]["median"]
+    assert (judged["ratio"]["value"] > 1) is is_faster and "above 1 the first is faster" in answered
 
 
 def test_what_keras_costs_is_seconds_over_those_of_the_framework_below_it() -> None:
@@ -247,6 +250,9 @@ def test_tables_of_tools_hold_what_their_json_says() -> None:
     sides = {side: {"versions": {"torch": number, "python": "3"}} for side, number in (("baseline", "1"), ("candidate", "2"))}
     table = table_of("environments", kept("environments", {**sides, "changes": [change | {"baseline": "left out"}]}))
     assert "| torch 1, 2 | 1.50 (1.40 to 1.60) |" in table and "Regressions: 1 of 1 figures" in table
+    unknown = change | {"verdict": "not judged", "metric": "peak_memory_mib"}
+    table = table_of("environments", kept("environments", {**sides, "changes": [change, unknown]}))
+    assert "Regressions: 1 of 1 figures." in table and "Not judged: 1." in table and "| not judged |" in table
     check = {"where": "pytorch", "what": "equal runs", "found": "2 %", "required": "at most 7 %", "passed": True}
     simulated = check | {"where": "simulated", "what": "left out"}
     table = table_of("pairs", kept("pairs", {"checks": [simulated, check], "sentences": ["Noise is 1 %."]}))
@@ -273,8 +279,9 @@ def test_tables_of_tools_hold_what_their_json_says() -> None:
     rung = {"model": "net", "optimizer": "sgd", "mode": None, "status": "passed", "of_terms": {}}
     rung |= {"max_relative_difference": 1e-15}
     failed = rung | {"mode": "pipeline", "status": "failed", "of_terms": {"bias": 0.1}, "max_relative_difference": None}
-    table = table_of("steps", kept("steps", {"rungs": [rung, rung | {"max_relative_difference": 2e-15}, failed]}))
-    assert "| serial | 2.0e-15 |" in table and "| pipeline | infinite \\*, failed |" in table and "2 of 3 comparisons" in table
+    later = rung | {"mode": "pipeline"}  # a finite difference leaves an infinite one the largest
+    table = table_of("steps", kept("steps", {"rungs": [rung, rung | {"max_relative_difference": 2e-15}, failed, later]}))
+    assert "| serial | 2.0e-15 |" in table and "| pipeline | infinite \\*, failed |" in table and "3 of 4 comparisons" in table
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from compare.tools.matching import formulas
 from compare.tools.matching.causes import Cause
 
 _Values = Mapping[str, Any]
@@ -37,8 +38,6 @@ _ACTIVATIONS = {
 """Keras's activation by the name of `formulas.ACTIVATIONS`."""
 _PADDING_MODES = {"zeros", "reflect", "symmetric"}
 """Padding modes that Keras has in `keras.ops.pad`."""
-_LOGITS, _PROBABILITIES = "mean cross-entropy of logits", "cross-entropy of the outputs, taken as probabilities"
-_SUM, _SMOOTHED = "sum of the cross-entropies of logits", "cross-entropy with label smoothing 0.1"
 
 
 class AcceptOption(str):
@@ -71,7 +70,9 @@ def _sides(padding: Sequence[Sequence[int]]) -> str:
 
 
 def _padding(values: _Values) -> str:
-    padding, mode = values["forms"][0][0]
+    if (form := _only(values)) is None:
+        return ""
+    padding, mode = form
     if not any(map(any, padding)):
         return 'write padding="valid"'
     if mode not in _PADDING_MODES:
@@ -86,8 +87,8 @@ def _padding(values: _Values) -> str:
 
 
 def _cut(values: _Values) -> str:
-    padding = values["forms"][0][0]
-    if not values.get("is_whole") or min(map(min, padding)) < 0:
+    padding = _only(values)
+    if padding is None or not values.get("is_whole") or min(map(min, padding)) < 0:
         return ""
     cropped = f" and Cropping2D({_sides(padding)}) behind it" if any(map(any, padding)) else ""
     return f'write padding="valid"{cropped}'
@@ -160,18 +161,18 @@ def _frozen(values: _Values) -> str:
 
 def _loss(values: _Values) -> str:
     ours, theirs = values["losses"]
-    if ours == _LOGITS:
+    if ours == formulas.LOGITS_LOSS:
         return {
-            _PROBABILITIES: "write from_logits=True in the loss",
-            _SUM: 'write reduction="sum_over_batch_size" in the loss',
-            _SMOOTHED: "leave label_smoothing out of the loss",
+            formulas.PROBABILITIES_LOSS: "write from_logits=True in the loss",
+            formulas.SUMMED_LOSS: 'write reduction="sum_over_batch_size" in the loss',
+            formulas.SMOOTHED_LOSS: "leave label_smoothing out of the loss",
         }.get(theirs, "")
-    if theirs != _LOGITS:
+    if theirs != formulas.LOGITS_LOSS:
         return ""
     return {
-        _PROBABILITIES: "write from_logits=False in the loss",
-        _SUM: 'write reduction="sum" in the loss',
-        _SMOOTHED: "write label_smoothing=0.1 in the loss",
+        formulas.PROBABILITIES_LOSS: "write from_logits=False in the loss",
+        formulas.SUMMED_LOSS: 'write reduction="sum" in the loss',
+        formulas.SMOOTHED_LOSS: "write label_smoothing=0.1 in the loss",
     }.get(ours, "")
 
 

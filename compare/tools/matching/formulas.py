@@ -346,6 +346,11 @@ def gradients_by_class(x: Array, outputs: Array, labels: Array) -> Array:
     return np.stack([np.append((x[rows].T @ errors[rows]).reshape(-1), cross_entropies[rows].sum()) for rows in masks], -1)
 
 
+LOGITS_LOSS, SUMMED_LOSS = "mean cross-entropy of logits", "sum of the cross-entropies of logits"
+PROBABILITIES_LOSS = "cross-entropy of the outputs, taken as probabilities"
+SMOOTHED_LOSS = "cross-entropy with label smoothing 0.1"
+
+
 def losses(outputs: Array, labels: Array) -> dict[str, float]:
     """Return the values of several losses for these outputs, by name."""
     count = outputs.shape[1]
@@ -353,16 +358,16 @@ def losses(outputs: Array, labels: Array) -> dict[str, float]:
     smoothed = np.full_like(outputs, 0.1 / count)
     smoothed[np.arange(len(labels)), labels] += 0.9
     return {
-        "mean cross-entropy of logits": _cross_entropy(outputs, labels),
-        "sum of the cross-entropies of logits": _cross_entropy(outputs, labels) * len(labels),
+        LOGITS_LOSS: _cross_entropy(outputs, labels),
+        SUMMED_LOSS: _cross_entropy(outputs, labels) * len(labels),
         "cross-entropy of a softmax of the outputs, taken as logits": _cross_entropy(special.softmax(outputs, -1), labels),
-        "cross-entropy of the outputs, taken as probabilities": _cross_entropy(np.log(clipped), labels),
+        PROBABILITIES_LOSS: _cross_entropy(np.log(clipped), labels),
         "cross-entropy with labels one too low": _cross_entropy(outputs, (labels - 1) % count),
         "cross-entropy with labels one too high": _cross_entropy(outputs, (labels + 1) % count),
         "cross-entropy with labels one too low, where 0 counts as no class": _without_class(outputs, labels - 1),
         "cross-entropy with labels one too high, where the last counts as no class": _without_class(outputs, labels + 1),
         "cross-entropy with labels in reverse order": _cross_entropy(outputs, count - 1 - labels),
-        "cross-entropy with label smoothing 0.1": float(-(smoothed * special.log_softmax(outputs, -1)).sum(-1).mean()),
+        SMOOTHED_LOSS: float(-(smoothed * special.log_softmax(outputs, -1)).sum(-1).mean()),
     }
 
 

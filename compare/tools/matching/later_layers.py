@@ -13,15 +13,20 @@ from compare.tools.matching.divergence import Divergence
 from compare.tools.matching.formulas import max_relative_difference
 
 _NO_PADDING = [[0, 0], [0, 0]]
-_CONVOLUTION, _NORMALISATION = ("padding", ("padding", "padding_mode")), ("epsilon", ("epsilon",))
-_JUDGED = {
-    "conv": _CONVOLUTION,
-    "depthwise_conv": _CONVOLUTION,
-    "batch_norm": _NORMALISATION,
-    "layer_norm": _NORMALISATION,
-    "group_norm": _NORMALISATION,
+SETTINGS_OF_CAUSE = {
+    "padding": ("padding", "padding_mode"),
+    "epsilon": ("epsilon",),
+    "batch-norm-momentum": ("momentum",),
 }
-"""(cause, settings that it is about) by kind of layer."""
+"""Settings of a layer that a cause is about."""
+_JUDGED = {
+    "conv": "padding",
+    "depthwise_conv": "padding",
+    "batch_norm": "epsilon",
+    "layer_norm": "epsilon",
+    "group_norm": "epsilon",
+}
+"""Cause that is tried out, by kind of layer."""
 _SHARED = ("kernel", "stride", "dilation", "groups", "axis")
 """Settings that must be equal, so that nothing else differs."""
 
@@ -46,9 +51,11 @@ def explain_later_layers(divergence: Divergence) -> list[Cause]:
 
 def _explain_alone(divergence: Divergence, ours: Layer, theirs: Layer) -> Cause | None:
     """Return the cause of a difference between two layers that takes nothing of what differs in front of them."""
-    name, keys = _JUDGED.get(ours.kind, ("", ()))
-    both = (ours.settings, theirs.settings)
-    if ours.kind != theirs.kind or all(ours.settings.get(key) == theirs.settings.get(key) for key in keys):
+    name, both = _JUDGED.get(ours.kind), (ours.settings, theirs.settings)
+    if name is None or ours.kind != theirs.kind:
+        return None
+    keys = SETTINGS_OF_CAUSE[name]
+    if all(ours.settings.get(key) == theirs.settings.get(key) for key in keys):
         return None
     if any(key not in settings for settings in both for key in keys):
         return None

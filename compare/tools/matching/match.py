@@ -498,7 +498,7 @@ _LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Canno
 
 def report(result: Match, words: Sequence[str], written: Sequence[str] = (), dumped: Sequence[str] = ()) -> Report:
     """Build the report of a match. `written`: sentences on `--write`. `dumped`: sentences on `--dump`."""
-    causes = [cause for rung in result.rungs for cause in (*rung.causes, *rung.behind)]
+    causes = [cause for rung in result.rungs for cause in rung.all_causes]
     verdict = "same" if result.holds else "not the same"
     if result.holds and not result.same:
         verdict += f" but for {match_words.TOLERATED[result.tolerated_difference]}"
@@ -551,7 +551,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str], dumped: Sequenc
     """Build the first screen: same or not, the causes by name, and the lines to change."""
     request, rungs = result.requests[0], result.primary_rungs
     first = min(rungs, key=lambda rung: rung.status != model_comparison.FAILED, default=None)
-    named = [cause for rung in rungs for cause in (*rung.causes, *rung.behind)]
+    named = [cause for rung in rungs for cause in rung.all_causes]
     causes = {(cause.name, match_words.cause_sentence(cause), cause.at): cause for cause in named}
     lines = match_words.cause_lines(causes.values())
     if len(causes) == 1:

@@ -38,7 +38,7 @@ from compare.tools.matching.causes import (
 )
 from compare.tools.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, MeasuredPair, find_divergence, layers_agree
 from compare.tools.matching.formulas import max_relative_difference
-from compare.tools.matching.later_layers import explain_later_layers
+from compare.tools.matching.later_layers import SETTINGS_OF_CAUSE, explain_later_layers
 
 _POLL_SECONDS = 0.5
 _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
@@ -102,6 +102,10 @@ class RungResult:
     """Name of the pass that `difference` is from, if a rung has several."""
     left_out: tuple[str, ...] = ()
     """Passes that prove nothing here, with the reason."""
+
+    @property
+    def all_causes(self) -> tuple[Cause, ...]:
+        return self.causes + self.behind
 
     @property
     def progress_text(self) -> str:
@@ -193,9 +197,10 @@ class Match:
     def unexplained_settings(self) -> list[str]:
         """Settings of layers that differ, without those that a named cause is about."""
         explained = {
-            (place, _SETTING_OF_CAUSE.get(cause.name))
+            (place, key)
             for rung in self.rungs
-            for cause in (*rung.causes, *rung.behind)
+            for cause in rung.all_causes
+            for key in SETTINGS_OF_CAUSE.get(cause.name, ())
             for place in cause.places
         }
         differences: list[str] = []
@@ -948,8 +953,6 @@ def _layer_pairs(
     return pairs
 
 
-_SETTING_OF_CAUSE = {"epsilon": "epsilon", "padding": "padding", "batch-norm-momentum": "momentum"}
-"""Setting of a layer that a cause is about."""
 _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
 """Settings that always differ between the frameworks."""
 

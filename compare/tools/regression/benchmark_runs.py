@@ -29,7 +29,7 @@ from compare.tools.regression import benchmark_files
 from compare.tools.regression.benchmark_command import JSON_WORD, BenchmarkCommand
 from compare.tools.regression.benchmark_files import MACHINE_KEY, BenchmarkPlan
 from compare.tools.regression.benchmark_sides import BenchmarkSide
-from compare.tools.regression.measured import Measurement
+from compare.tools.regression.measured import MeasuredSubject, Measurement
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError, output
 from compare.tools.regression.samples import is_named
@@ -39,7 +39,6 @@ RUN_VARIABLE = "CONVTWINS_RUN"
 PLUGIN = "convtwins_pytest_plugin"
 """Name under which a child imports the plug-in, which its environment need not have."""
 
-_NO_BENCHMARK = "no benchmark was collected"
 _TEST_FAILED, _IMPORT_FAILED, _REFUSED, _NOTHING_COLLECTED = 1, 2, 4, 5
 """Exit codes of pytest."""
 _OTHER_PYTHON = "name the environment of your project: add --python .venv/bin/python"
@@ -63,10 +62,14 @@ class BenchmarkRun(NamedTuple):
     """Advice where the code of this side is not at fault. Else empty."""
 
     @property
+    def subjects(self) -> Mapping[str, MeasuredSubject]:
+        """Measured benchmarks by name."""
+        return self.measurement.subjects if self.measurement else {}
+
+    @property
     def taken(self) -> dict[str, float]:
         """Cores that other work took, by disturbed benchmark."""
-        subjects = self.measurement.subjects if self.measurement else {}
-        return {name: max(subject.cores_taken.values()) for name, subject in subjects.items() if subject.cores_taken}
+        return {name: max(subject.cores_taken.values()) for name, subject in self.subjects.items() if subject.cores_taken}
 
 
 class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
@@ -110,7 +113,6 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         )
         workspace.claim(plan)
         self.folder = workspace.folder
-        self._judged_entries: dict[Path, list[dict[str, Any]]] = {}
         self._decided: Collection[str] = ()
         self._warm_names: dict[str, Collection[str]] = {}
 
@@ -125,11 +127,15 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             return None
 
     def remove(self, item: BenchmarkSide, repeat: int) -> None:
+        """Remove what a stored run says of benchmarks without a verdict. The next run adds them, even after a kill."""
         file = benchmark_files.run_file(self.folder, item.id, repeat)
-        if self._decided and file.exists():
-            entries = atomic_files.parse_json(file.read_bytes())["benchmarks"]
-            self._judged_entries[file] = [entry for entry in entries if entry["fullname"] in self._decided]
-        file.unlink(missing_ok=True)
+        is_judged = self._decided and self.stored(item, repeat) is not None
+        values: dict[str, Any] = atomic_files.parse_json(file.read_bytes()) if is_judged else {}
+        judged = [entry for entry in values.get("benchmarks", ()) if entry["fullname"] in self._decided]
+        if judged:
+            atomic_files.write_atomically(file, json.dumps({**values, "benchmarks": judged}, indent=1))
+        else:
+            file.unlink(missing_ok=True)
 
     def rounds_left(self, again: Collection[tuple[str, int]]) -> list[list[Job[BenchmarkSide]]]:
         return remaining(rounds(self.pairs[0], self.repeats), lambda job: (job.item.id, job.repeat) not in again)
@@ -164,7 +170,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         self._decided = {name for name, pairs in reliable.items() if pairs >= VERDICT_PAIRS}
         undecided = reliable.keys() - self._decided
         self.make(
-            needs_rerun=lambda pair, run: not undecided.isdisjoint(run.taken),
+            needs_rerun=lambda pair, run: any(name in run.taken or name not in run.subjects for name in undecided),
             has_verdict=lambda: max(self._num_reliable().values(), default=0) >= VERDICT_PAIRS,
         )
 
@@ -186,26 +192,23 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             meter = self._meter()
             log, _, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
             usage = meter.usage()
-            if (reason := self._why_failed(code, log, written, item)) is not None:
+            if (failed := self._failed(code, log, written, item, repeat)) is not None:
                 atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
-                return BenchmarkRun(None, reason, self._advice(code, log, item, repeat))
+                return failed
             if self.command.option == "--pytest":
                 values = atomic_files.parse_json(written.read_bytes())
             else:
                 values = self._values(written, usage.wall_seconds, _taken(usage))
         self._complete_facts(values, item)
-        values["benchmarks"] = [*self._undecided(values["benchmarks"], file), *self._judged_entries.pop(file, [])]
-        file.parent.mkdir(parents=True, exist_ok=True)
+        judged = atomic_files.parse_json(file.read_bytes())["benchmarks"] if file.exists() else []  # see `remove`
+        names = {entry["fullname"] for entry in judged}
+        values["benchmarks"] = [*(entry for entry in values["benchmarks"] if entry["fullname"] not in names), *judged]
         atomic_files.write_atomically(file, json.dumps(values, indent=1))
         run = BenchmarkRun(benchmark_files.read(file))
-        if folder != self.folder and run.measurement:
-            self._warm_names[item.id] = run.measurement.subjects.keys()
+        if folder != self.folder:
+            self._warm_names[item.id] = run.subjects.keys()
             self._refuse_other_benchmarks()
         return run
-
-    def _undecided(self, entries: Sequence[dict[str, Any]], file: Path) -> list[dict[str, Any]]:
-        judged_names = {entry["fullname"] for entry in self._judged_entries.get(file, [])}
-        return [entry for entry in entries if entry["fullname"] not in judged_names]
 
     def _words(self, written: Path, side: BenchmarkSide) -> list[str]:
         if self.command.option == "--command":
@@ -231,37 +234,29 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             RUN_VARIABLE: json.dumps(run),
         }
 
-    def _why_failed(self, code: int, log: str, written: Path, side: BenchmarkSide) -> str | None:
-        """Say why a run measured nothing. None: it ended well."""
+    def _failed(self, code: int, log: str, written: Path, side: BenchmarkSide, repeat: int) -> BenchmarkRun | None:
+        """Return a run that measured nothing, with why and what to do. None: it ended well."""
         where = f"the output is in {self.folder / f'failed-{side.id}.log'}"
-        marks = _MARKS.findall(log)
+        has_tests = self.command.option == "--pytest"
+        marks = _MARKS.findall(log) if has_tests else [line for line in log.splitlines() if line.strip()]
         last = f": {wording.one_line(marks[-1]).strip()}" if marks else ""
-        if self.command.option == "--command":
+        if not has_tests:
             if code:
-                lines = [line for line in log.splitlines() if line.strip()]
-                last = f": {wording.one_line(lines[-1]).strip()}" if lines else ""
-                return f"{describe_exit(code)}{last}; {where}"
-            if JSON_WORD in self.command.text and not written.exists():
-                return f"it wrote no {JSON_WORD}; {where}"
-            return None
+                return BenchmarkRun(None, f"{describe_exit(code)}{last}; {where}")
+            lacks_figures = JSON_WORD in self.command.text and not written.exists()
+            return BenchmarkRun(None, f"it wrote no {JSON_WORD}; {where}") if lacks_figures else None
         _refuse_without_pytest(code, log, side)
+        if code == 0 and written.exists():
+            return None
         if _XDIST.search(log) and not written.exists() and code in (0, _TEST_FAILED):
-            return "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing"
-        what = _WHAT_FAILED.get(code)
-        if what is not None:
-            return f"{what}{last}; {where}"
-        if code == _NOTHING_COLLECTED or (code == 0 and not written.exists()):
-            return f"{_NO_BENCHMARK}; {where}"
-        if code:
-            return f"{describe_exit(code)}{last}; {where}"
-        return None
+            reason = "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing"
+            return BenchmarkRun(None, reason, "Add -n 0 to --pytest.")
+        what = _WHAT_FAILED.get(code) or describe_exit(code)
+        reason = "no benchmark was collected" if code in (0, _NOTHING_COLLECTED) else f"{what}{last}"
+        return BenchmarkRun(None, f"{reason}; {where}", self._advice(code, log, side, repeat))
 
     def _advice(self, code: int, log: str, side: BenchmarkSide, repeat: int) -> str:
-        """Say what to do about a run that failed, if `--pytest` or the environment is at fault. Else empty."""
-        if self.command.option == "--command":
-            return ""
-        if _XDIST.search(log) and code in (0, _TEST_FAILED):
-            return "Add -n 0 to --pytest."
+        """Say what to do about tests that failed, if `--pytest` or the environment is at fault. Else empty."""
         base, head = self.pairs[0]
         else_do = "choose another base" if side.id == base.id else "repair the head"
         if "ModuleNotFoundError" in log and code in (_IMPORT_FAILED, _REFUSED):
@@ -347,7 +342,7 @@ def _refuse_without_pytest(code: int, log: str, side: BenchmarkSide) -> None:
 
 def _shared_names(runs: Sequence[BenchmarkRun]) -> set[str]:
     """Return the benchmarks that all runs have."""
-    names = [{*run.measurement.subjects} for run in runs if run.measurement]
+    names = [{*run.subjects} for run in runs]
     return set[str].intersection(*names) if names else set()
 
 

@@ -47,13 +47,13 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
         measured_by: the command that searched, with the most pairs of a test.
     """
     titles, facts = [candidate.title for candidate in candidates.items], candidates.machine
-    words = SearchWords.of_search(candidates, query)
+    words = _SearchWords.of_search(candidates, query)
     figure = words.figure
     title, sentences = _sentences(outcome, titles, words, query.threshold)
     ratios = [trial.ratio if trial.ratio and trial.ratio.has_enough_pairs else None for trial in outcome.trials]
     rows: list[dict[str, Cell]] = [
         {
-            "what": trial.what.replace("candidate", words.candidate),
+            "what": trial.what.replace("a candidate", words.one_candidate),
             "later": titles[trial.later],
             "earlier": titles[trial.earlier],
             "verdict": trial.verdict,
@@ -119,7 +119,7 @@ _FOUND, _DOUBTS = "What was found", "Runs whose times do not count"
 
 
 def _answers(
-    outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Sequence[str]], code: int, words: SearchWords
+    outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Sequence[str]], code: int, words: _SearchWords
 ) -> list[Paragraph]:
     """The verdict, how sure it is, and what could not be measured."""
     tests = f"{count(len(outcome.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
@@ -147,7 +147,7 @@ def _next(outcome: BisectionOutcome, commit: str | None, measured_by: MeasuredBy
     return [("go on with more pairs", measured_by.again("--most-repeats", str(2 * measured_by.repeats)))]
 
 
-class SearchWords(NamedTuple):
+class _SearchWords(NamedTuple):
     """Words of a search for a reader."""
 
     figure: str
@@ -169,13 +169,17 @@ class SearchWords(NamedTuple):
         )
 
     @property
+    def one_candidate(self) -> str:
+        return f"{'an' if self.candidate == 'environment' else 'a'} {self.candidate}"
+
+    @property
     def is_worse(self) -> str:
         """`the branch is slower`."""
         return f"the {self.head} is {'slower' if self.is_time else 'worse'}"
 
 
 def _sentences(
-    outcome: BisectionOutcome, titles: list[str], words: SearchWords, threshold: float
+    outcome: BisectionOutcome, titles: list[str], words: _SearchWords, threshold: float
 ) -> tuple[str, list[tuple[str, list[str]]]]:
     """(the verdict in a sentence, sentences under headings)."""
     last, figure = outcome.trials[-1], words.figure

@@ -42,7 +42,7 @@ from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
 from compare.tools.regression.measured import SECONDS
-from compare.tools.regression.pair_loop import PairLoop, WastedPairs
+from compare.tools.regression.pair_loop import WASTED_PAIRS, PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
@@ -339,12 +339,13 @@ def search(
             if enough(before := so_far()):
                 progress.stage(f"the pairs in {place} decide already")
                 return before
-            counted, wasted = [before.n if before else 0], WastedPairs()
+            counted = [before.n if before else 0]  # after each pair that is made now
 
             def is_over() -> bool:
                 ratio = so_far()
                 counted.append(ratio.n if ratio else 0)
-                return wasted.are_too_many(is_wasted=counted[-1] == counted[-2]) or enough(ratio)
+                is_wasted = len(counted) > WASTED_PAIRS and counted[-1] == counted[-1 - WASTED_PAIRS]
+                return is_wasted or enough(ratio)
 
             try:
                 with ExitStack() as test_resources:

@@ -79,13 +79,14 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
     one_look = paired or candidate.kind == "benchmarks"
     sides = ((BASE, baseline), (HEAD, candidate))
     shared = [name for name in baseline.environments if name in candidate.environments]
-    environment_pairs = [{f"{side}'s {name}": measurement.environments[name] for side, measurement in sides} for name in shared]
+    environment_pairs = [{f"{side}'s {name}": measured.environments[name] for side, measured in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
     in_turn = baseline.side is not None and baseline.measured_in == candidate.measured_in
     timed = [(pair, metric) for pair in pairs for metric in criteria.metrics_of(pair.before)[:1] if is_time(metric)]
     neighbours = [both for pair, metric in timed for both in pair.neighbours(metric, in_turn=in_turn)]
     cautions = facts.cautions(baseline, candidate, pairs, criteria)
-    num_pairs, num_disturbed = _count_pairs(pairs) if in_turn else (0, 0)
+    timed_pairs = [pair for pair in pairs if any(map(is_time, criteria.metrics_of(pair.before)))]
+    num_pairs, num_disturbed = _count_pairs(timed_pairs) if in_turn else (0, 0)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
@@ -112,9 +113,9 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         ],
         differences=environments.differences(
             {
-                name.replace(f"{BASE}'s", "baseline's").replace(f"{HEAD}'s", "candidate's"): environment
-                for both in environment_pairs
-                for name, environment in both.items()
+                f"{key}'s {name}": measured.environments[name]
+                for name in shared
+                for key, measured in (("baseline", baseline), ("candidate", candidate))
             }
         ),
     )

@@ -37,22 +37,6 @@ WASTED_PAIRS = 3
 """A measurement ends when so many pairs in a row do not count."""
 
 
-class WastedPairs:
-    """Counts the pairs in a row that do not count."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-
-    def are_too_many(self, *, is_wasted: bool) -> bool:
-        """Return whether to end. Asked once after each pair.
-
-        Args:
-            is_wasted: whether the pair does not count.
-        """
-        self._in_a_row = self._in_a_row + 1 if is_wasted else 0
-        return self._in_a_row >= WASTED_PAIRS
-
-
 class Pair(NamedTuple, Generic[Item]):
     """An item of the head, and the same item of its base."""
 
@@ -216,15 +200,15 @@ class PairLoop(ABC, Generic[Item, Result]):
                 raise LaunchError(f"{self.base_name}: {words} It had ended well before. The same command continues.")
             raise RevisionError(words)
 
-        wasted = WastedPairs()
-
-        def gives_up(round_results: Sequence[tuple[Job[Item], Result]]) -> bool:
+        def is_wasted(round_results: Sequence[tuple[Job[Item], Result]]) -> bool:
             by_pair: dict[str, list[Result]] = {}
             for job, result in round_results:
+                if self.failure(result) is not None:
+                    return False
                 by_pair.setdefault(places[job.item.id][0].head.id, []).append(result)
-            failed = any(self.failure(result) is not None for _, result in round_results)
-            is_wasted = not failed and all(map(self.is_spoilt, by_pair.values()))
-            return wasted.are_too_many(is_wasted=is_wasted) and has_verdict is not None and not has_verdict()
+            return all(map(self.is_spoilt, by_pair.values()))
+
+        wasted: list[bool] = []
 
         for round_results in run_in_turns(
             left,
@@ -239,7 +223,8 @@ class PairLoop(ABC, Generic[Item, Result]):
         ):
             if enough is not None and enough():
                 return
-            if gives_up(round_results):
+            wasted.append(is_wasted(round_results))
+            if has_verdict and wasted[-WASTED_PAIRS:] == [True] * WASTED_PAIRS and not has_verdict():
                 self.progress.tell(f"other programs took cores from {WASTED_PAIRS} pairs in a row, so this ends here")
                 return
 

@@ -189,6 +189,12 @@ class Judgement(Frozen):
         """Figures that are not shown to be worse, but may be worse by more than their threshold."""
         return sum(change.not_ruled_out for change in self.changes)
 
+    def limit_of(self, change: Change) -> float:
+        """Return the growth of a figure that counts, or the loss of accuracy."""
+        if change.is_accuracy:
+            return self.accuracy_threshold
+        return self.threshold if change.limit is None else change.limit
+
     @property
     def is_disturbed(self) -> bool:
         """Whether other work disturbed so many pairs of one command that those left give no verdict."""

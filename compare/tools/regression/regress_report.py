@@ -190,8 +190,8 @@ def _samples(judgement: Judgement) -> str:
 
 def _pairs_needed(judgement: Judgement) -> int | None:
     """Return the number of pairs that would rule out the threshold for all figures. None: for one, no number of pairs would."""
-    ratios = [change.change for change in judgement.changes if change.not_ruled_out and not change.is_accuracy]
-    pair_counts = [pairs_needed(ratio, 1.0 + judgement.threshold) for ratio in ratios]
+    changes = [change for change in judgement.changes if change.not_ruled_out and not change.is_accuracy]
+    pair_counts = [pairs_needed(change.change, 1.0 + judgement.limit_of(change)) for change in changes]
     return max((num_pairs for num_pairs in pair_counts if num_pairs), default=None) if all(pair_counts) else None
 
 

@@ -204,8 +204,7 @@ def _figure(change: Change, judgement: Judgement) -> ScreenLine:
         size += f" ({100 * (ratio.low - unchanged):+.1f} to {100 * (ratio.high - unchanged):+.1f})"
     if change.verdict == "not judged":
         return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size} measured, not judged")
-    threshold = judgement.threshold if change.limit is None else change.limit
-    limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else threshold)
+    limit = percent_words(judgement.limit_of(change))
     return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
 
 
@@ -233,7 +232,6 @@ def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
     errs = "At most 1 of 20 judgements calls unchanged code changed."
     lines = [ScreenLine(f"{errs}{cautions}")]
     if judgement.noise is not None:
-        errs = "At most 1 of 20 judgements calls unchanged code changed."
         lines = [
             ScreenLine(f"{errs} {judgement.noise.words} (n {judgement.noise.n})."),
             *[ScreenLine(cautions.strip())] * bool(cautions),

@@ -73,9 +73,11 @@ class SideRuns(NamedTuple):
 
     subject: Subject
     curve: Curve
-    copies: list[Curve]
+    copies: Sequence[Curve] = ()
     moved: bool = True
     """Whether `nudge` moved values in the copies."""
+    golden: GoldenCurve | None = None
+    """The stored curve that is this side. None: a command or a file is."""
 
     @property
     def is_copied(self) -> bool:
@@ -134,59 +136,38 @@ def command(
     if losses and not any(side.words for side in sides):
         raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
     words, tell = sys.argv[1:], invocation.progress.tell
-    if golden_file is None:
-        comparison = compare((sides[0], sides[1]), request, tell)
-        return Outcome(same_report.report(comparison, (sides[0], sides[1]), words), out)
-    if golden_file.exists():
-        stored = read_golden(golden_file)
-        comparison = compare_with_golden(stored, sides[0], request, tell)
-        stored_side = Subject("A", f"{golden_file}: {stored.command}")
-        return Outcome(same_report.report(comparison, (stored_side, sides[0]), words), out)
-    return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
+    if golden_file is not None and not golden_file.exists():
+        return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
+    first = _read(sides[0], request, tell) if golden_file is None else read_golden(golden_file)
+    second = _read(sides[-1], request, tell)
+    comparison = compare(first, second, request, tell)
+    return Outcome(same_report.report(comparison, (first.subject, second.subject), words), out)
 
 
-def read_golden(path: Path) -> GoldenCurve:
-    """Read a stored curve."""
-    return records.read(
+def read_golden(path: Path) -> SideRuns:
+    """Read a stored curve as a side, which has the copies that were stored."""
+    golden = records.read(
         path, GoldenCurve, kind="golden curve", remedy=_GOLDEN_REMEDY, version=_GOLDEN_VERSION, raises=LossesError
     )
+    return SideRuns(Subject("A", f"{path}: {golden.command}"), golden.curve, golden=golden)
 
 
-def compare(sides: tuple[Subject, Subject], request: Request, tell: Tell = lambda text: None) -> CurveComparison:
-    """Read or run both sides, make their copies, and judge them."""
-    a, b = (_read(side, request, tell) for side in sides)
+def compare(a: SideRuns, b: SideRuns, request: Request, tell: Tell = lambda text: None) -> CurveComparison:
+    """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
     aligned = judging.align(a.curve, b.curve, request.most_steps)
 
-    def judge(both: Sequence[SideRuns]) -> CurveComparison:
-        measured = [_measure(side, places, request) for side, places in zip(both, aligned.places, strict=True)]
+    def judge(sides: Sequence[SideRuns]) -> CurveComparison:
+        measured = [_measure(side, places, request) for side, places in zip(sides, aligned.places, strict=True)]
         return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
 
-    return _judge_with_copies(judge, [a, b], request, tell)
-
-
-def compare_with_golden(
-    stored: GoldenCurve, side: Subject, request: Request, tell: Tell = lambda text: None
-) -> CurveComparison:
-    """Read or run one side, and judge it against a stored curve. The limit is that of the stored copies, and of new ones."""
-    new = _read(side, request, tell)
-    aligned = judging.align(stored.curve, new.curve, request.most_steps)
-    of_golden = stored.rounding_at(aligned.places[0])
-
-    def judge(sides: Sequence[SideRuns]) -> CurveComparison:
-        copies = of_golden, _measure(sides[0], aligned.places[1], request)
-        return judging.judge(stored.curve, new.curve, aligned, copies, most_steps=request.most_steps)
-
-    return _judge_with_copies(judge, [new], request, tell)
-
-
-def _judge_with_copies(
-    judge: Callable[[Sequence[SideRuns]], CurveComparison], sides: Sequence[SideRuns], request: Request, tell: Tell
-) -> CurveComparison:
-    """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
-    comparison = judge(sides)
+    comparison = judge([a, b])
     if not request.copies or comparison.verdict == "same":
         return comparison
-    copied = _copy(sides, request.copies, request, tell)
+    try:
+        copied = _copy([a, b], request.copies, request, tell)
+    except CommandError:  # the usual runs may have taken hours
+        tell(f"the answer without copies: {comparison.verdict}")
+        raise
     comparison = judge(copied)
     if 1 < comparison.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
         tell(f"{MOST_COPIES} copies, before it is called another training")
@@ -229,7 +210,7 @@ def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, P
 def _read(side: Subject, request: Request, tell: Tell) -> SideRuns:
     if side.words:
         tell(f"{side.name} runs")
-    return SideRuns(side, side.read(request.columns).curve, [])
+    return SideRuns(side, side.read(request.columns).curve)
 
 
 def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) -> list[SideRuns]:
@@ -249,7 +230,7 @@ def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) 
                 )
             copied[place] = side._replace(copies=[*side.copies, run.curve], moved=moved)
     if request.ulp and not any(side.is_copied for side in copied):
-        texts = " and ".join(side.subject.text for side in copied)
+        texts = " and ".join(side.subject.text for side in copied if side.subject.words)
         raise CommandError(
             f"--ulp moves inputs, but no command calls nudge(). Received: {texts}. Add `from convtwins.ulp import nudge` and "
             "call it on the data or the initial weights."
@@ -258,6 +239,8 @@ def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) 
 
 
 def _measure(side: SideRuns, places: npt.NDArray[np.int64], request: Request) -> Copies | None:
+    if side.golden is not None:
+        return side.golden.rounding_at(places)
     if not side.is_copied:
         return None
     return judging.measure_copies(side.curve, side.copies, places, side.subject.letter, is_moved=request.ulp)

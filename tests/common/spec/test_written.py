@@ -63,6 +63,13 @@ def test_the_last_text_counts_and_an_item_stands_for_its_list(tmp_path: Path) ->
         assert format_value(True, "workers") == "true"
 
 
+@pytest.mark.parametrize("field", ["optimizer.momentum.low", "optimizer.momentum.low.high"])
+def test_a_value_that_holds_no_fields_is_shown_as_it_was_written_at_any_depth(field: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("optimizer: {momentum: yes}\n", encoding="utf-8")
+    with written.remembered(), refused(SpecError, field=field, received="yes"):
+        spec.overlay(spec.read_values(tmp_path / "a.yaml"), {field: 1})
+
+
 def leaves(model: type[pydantic.BaseModel], group: str = "") -> Iterator[str]:
     """The dotted names of all fields that hold no fields."""
     for name, field in model.model_fields.items():

@@ -435,7 +435,9 @@ def test_a_comparison_that_goes_on_says_remembered_only_of_a_proof_that_another_
     for is_remembered in (at_first, True):
         proof.becomes(remembered=is_remembered)
         convtwins(*PROVED, "--out", tmp_path / "out").succeeded()
-        assert ("remembered" in stored_proof(tmp_path / "out").sentence) is at_first
+        stored = stored_proof(tmp_path / "out")
+        assert ("remembered" in stored.sentence) is stored.remembered is at_first
+        assert ("proof of an earlier comparison" in convtwins("report", tmp_path / "out").stdout) is at_first
 
 
 def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(proof: Ladder, tmp_path: Path) -> None:

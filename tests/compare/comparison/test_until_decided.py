@@ -152,6 +152,14 @@ def test_disturbed_repeats_are_made_again_within_the_most_rounds(
     assert len(runs.made) == again
 
 
+def test_repeats_that_were_made_again_are_among_the_most(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs(fake_twins, 0.2)
+    runs.disturbed = [("left", 1)]
+    repeats, sentence, verdicts = decided(*ASKED, "--until-decided", "--most-repeats", "7", "--out", tmp_path / "out")
+    assert (repeats, verdicts, len(runs.made)) == (6, ["no difference shown"], 2 * 7)
+    assert "The most is 7 (--most-repeats), those made again included." in sentence and "--resume" not in sentence
+
+
 def test_where_every_run_is_disturbed_it_is_said_at_once_and_no_repeats_are_added(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

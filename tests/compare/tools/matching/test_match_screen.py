@@ -122,6 +122,8 @@ def test_the_size_of_a_cause_stands_at_its_layer_and_beside_what_is_left() -> No
             'write keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="reflect") before it and padding="valid" in it',
         ),
         ("padding", "", {"forms": [[[[[1, 1], [1, 1]], "circular"]]]}, ""),
+        ("padding", "", {"forms": [[[[[1, 1], [1, 1]], "zeros"], [[[1, 1], [1, 1]], "reflect"]]]}, ""),
+        ("padding", "cut", {"forms": [[[[1, 0], [1, 0]], [[0, 1], [0, 1]]]], "is_whole": True}, ""),
         (
             "padding", "cut", {"forms": [[[[1, 0], [1, 0]]]], "is_whole": True},
             'write padding="valid" and Cropping2D(((1, 0), (1, 0))) behind it',

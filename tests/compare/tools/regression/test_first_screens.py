@@ -90,6 +90,9 @@ def test_pairs_that_would_tell_are_named_as_in_the_whole_report(tmp_path: Path) 
     needed = regress_report._pairs_needed(judged)
     shown = printed(regress_report.report(judged, measured_by(6)), 100)
     assert f"about {needed} pairs" in shown and f"--frameworks pytorch --repeats {needed}" in " ".join(shown.split())
+    own_limits = [change.model_copy(update={"limit": 0.2}) for change in judged.changes]
+    of_limits = regress_report._pairs_needed(judged.model_copy(update={"changes": own_limits}))
+    assert needed is not None and of_limits is not None and of_limits < needed
     accuracy = [0.70, 0.75, 0.72, 0.78, 0.71, 0.74]
     sides = [
         comparisons.results_folder(tmp_path / side, {"pytorch": 4.0}, noise=QUIET, accuracy=values, seeds=range(6))

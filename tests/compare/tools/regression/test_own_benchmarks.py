@@ -204,11 +204,41 @@ def test_benchmarks_that_other_work_disturbed_do_not_count_and_are_made_again(tm
     }
     runs = tmp_path / "out" / "runs"
     before = {path.name: json.loads(path.read_text())["datetime"] for path in runs.iterdir()}
-    kept = json.loads((runs / "head-0.json").read_text())["benchmarks"][1]
+    kept = marked(runs / "head-0.json", WRITE)
     judged(regress(repository, *words, "--json"))
     after = {path.name: json.loads(path.read_text()) for path in runs.iterdir()}
     assert all(after[name]["datetime"] != time for name, time in before.items())
     assert kept in after["head-0.json"]["benchmarks"]  # it has been judged
+
+
+def marked(file: Path, name: str) -> dict[str, Any]:
+    """Give a benchmark a time in its file that no run has, and return its entry."""
+    values = json.loads(file.read_text())
+    (entry,) = [each for each in values["benchmarks"] if each["fullname"] == name]
+    entry["stats"]["median"] *= 1.0001
+    file.write_text(json.dumps(values))
+    return entry
+
+
+def test_what_was_judged_outlives_a_run_that_fails_when_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: dict[str, object] = {f"head-{pair}": {"test_speed[parse]": 0.9} for pair in range(5)}
+    repository, file = project(tmp_path / "project", SLOWER), tmp_path / "taken.json"
+    monkeypatch.setenv("TAKEN_FILE", str(file))
+    runs = tmp_path / "out" / "runs"
+
+    def measure(cores: dict[str, object]) -> None:
+        file.write_text(json.dumps(cores))
+        regress(repository, "--interleaved", "before", "--repeats", 5, "--out", tmp_path / "out")
+
+    measure(taken)
+    kept = marked(runs / "head-1.json", WRITE)
+    measure({**taken, "head-1": "no numbers: this run fails"})
+    assert not (runs / "head-1.json").exists()
+    measure({})
+    assert kept in json.loads((runs / "head-1.json").read_text())["benchmarks"]
+    assert len([*runs.iterdir()]) == 2 * 5
 
 
 BOTH_TAKEN = {"test_speed[parse]": 0.9, "test_speed[write]": 0.9}

@@ -523,6 +523,8 @@ def test_trainings_of_which_times_alone_are_judged_end_after_three_disturbed_rou
     stand_in.done.clear()
     assert regress("--interleaved", "before", "--out", tmp_path / "all").exit_code == 5
     assert len(stand_in.done) == 4 + 6 * 4
+    memory = regress("--interleaved", "before", "--metric", "peak_memory_mib", "--repeats", "4", "--out", tmp_path / "memory")
+    assert memory.exit_code == 5 and "other programs took cores from 4 of 4 pairs" not in " ".join(memory.stdout.split())
     stand_in.behaviour = whole
     assert regress(*times).exit_code == 3
 

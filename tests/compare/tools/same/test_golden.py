@@ -31,9 +31,10 @@ def test_a_small_excess_over_a_stored_curve_gets_all_copies(apart: str, verdict:
         words = (sys.executable, "train.py", *options)
         return Subject(letter, " ".join(words), words)
 
-    request = Request(Columns(), 3, ulp=True)
-    assert same._store(Path("golden.json"), side("A", "0"), request, lambda text: None, []).exit_code == 1
-    comparison = same.compare_with_golden(same.read_golden(Path("golden.json")), side("B", apart), request)
+    request, file = Request(Columns(), 3, ulp=True), Path("golden.json")
+    assert same._store(file, side("A", "0"), request, lambda text: None, []).exit_code == 1
+    new_side = same._read(side("B", apart), request, lambda text: None)
+    comparison = same.compare(same.read_golden(file), new_side, request)
     new = comparison.copies[1]
     assert (comparison.verdict, 0 if new is None else new.number) == (verdict, copies)
 
