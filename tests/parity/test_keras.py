@@ -203,6 +203,57 @@ print(json.dumps([[trained(spec.Optimizer(**case, native=native)) for native in 
 
 
 @pytest.mark.usefixtures("installed")
+CALLS = {
+    "torch": """
+import torch
+def calls(apply):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        apply()
+    return [average.key for average in profile.key_averages()]
+""",
+    "tensorflow": """
+import tensorflow as tf
+def calls(apply):
+    return [operation.type for operation in tf.function(apply).get_concrete_function().graph.get_operations()]
+""",
+}
+"""The operations of an update. The names of fused kernels, and of those for all variables at once, begin as in `WORDS`."""
+WORDS = {
+    "torch": {"aten::_foreach_": "all variables at once", "aten::_fused_": "fused"},
+    "tensorflow": {"ResourceApply": "fused"},
+}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("backend", "native", "words"),
+    [
+        ("torch", False, "an operation at a time"),
+        ("torch", True, "all variables at once"),
+        ("tensorflow", False, "an operation at a time"),
+        ("tensorflow", True, "an operation at a time"),
+    ],
+)
+def test_keras_updates_by_the_kernels_that_the_report_names(backend: str, native: bool, words: str, name: str) -> None:
+    code = f"""
+import json
+import keras
+import numpy as np
+from common import spec
+from keras_twin import device, optim
+{CALLS[backend]}
+run = spec.build({{"optimizer": {{"name": {name!r}, "native": {native}}}}})
+variables = [keras.Variable(np.ones(3, np.float32)) for _ in range(4)]
+optimizer = optim.build(run.optimizer, variables)
+gradients = [keras.ops.ones(3) for _ in variables]
+print(json.dumps([calls(lambda: optimizer.apply(gradients, variables)), spec.conditions(run, device.describe())["update"]]))
+"""
+    calls, reported = json.loads(printed(backend, code))
+    shown = {word for start, word in WORDS[backend].items() if any(call.startswith(start) for call in calls)}
+    assert len(calls) > 10 and shown == {words} - {"an operation at a time"} and reported == words, calls
+
+
 def test_under_keras_distribution_batch_norm_trains_as_in_serial_also_on_a_batch_that_does_not_divide() -> None:
     code = """
 import json
