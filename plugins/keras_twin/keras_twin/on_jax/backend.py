@@ -1,5 +1,8 @@
 """The framework under Keras: its devices, input, replicas, and the call of `train_function`."""
 
+# JAX has an environment of its own, so it is missing where types are checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
