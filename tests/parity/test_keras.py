@@ -83,10 +83,11 @@ def proof_of(twins: Twins, out: Path, model: str, optimizer: str, steps: int, mo
         ("torch", "", "simple_cnn", "adam", 3, []),
         ("torch", ",graph=compile", "simple_cnn", "adam", 3, []),
         ("tensorflow", "", "simple_cnn", "adam", 3, ["data_parallel"]),
-        ("tensorflow", "", "mini_xception", "sgd", 2, []),
+        ("tensorflow", "", "mini_xception", "sgd", 2, ["data_parallel"]),
         ("tensorflow", ",graph=eager", "simple_cnn", "adam", 3, []),
         ("tensorflow", ",graph=xla", "simple_cnn", "adam", 3, []),
         ("jax", "", "simple_cnn", "adam", 3, ["data_parallel"]),
+        ("jax", "", "mini_xception", "sgd", 2, ["data_parallel"]),
         ("jax", ",graph=eager", "simple_cnn", "adam", 3, []),
     ],
 )
@@ -202,7 +203,6 @@ print(json.dumps([[trained(spec.Optimizer(**case, native=native)) for native in 
         assert np.allclose(native, expected, rtol=0, atol=1e-6) and np.abs(shared - expected).max() > 1e-3, case
 
 
-@pytest.mark.usefixtures("installed")
 CALLS = {
     "torch": """
 import torch
@@ -254,6 +254,7 @@ print(json.dumps([calls(lambda: optimizer.apply(gradients, variables)), spec.con
     assert len(calls) > 10 and shown == {words} - {"an operation at a time"} and reported == words, calls
 
 
+@pytest.mark.usefixtures("installed")
 def test_under_keras_distribution_batch_norm_trains_as_in_serial_also_on_a_batch_that_does_not_divide() -> None:
     code = """
 import json

@@ -77,6 +77,8 @@ class Replicas:
 
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
+    statistics_sum = None
+    """Sums BatchNorm's statistics over replicas. None: no sum is needed, as one program trains the whole batch."""
 
     def __init__(self, spec: Spec, architecture: Architecture) -> None:
         kind = "gpu" if device.gpus() else "cpu"
