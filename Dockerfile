@@ -15,7 +15,7 @@ RUN python -m venv /opt/convtwins \
 # With .git, from which the package takes the commit that results name. Git refuses a repository of another owner.
 COPY . .
 RUN git config --global --add safe.directory /src \
-    && pip install --no-cache-dir --no-index --no-deps --no-build-isolation . ./plugins/hangs
+    && pip install --no-cache-dir --no-index --no-deps --no-build-isolation . ./plugins/hangs ./plugins/keras_twin
 
 FROM python:3.13-slim-bookworm
 COPY --from=build /opt/convtwins /opt/convtwins

@@ -11,6 +11,8 @@ STAMP := .venv/.installed-lock
 # Without an NVIDIA driver: both frameworks without what only a GPU needs. LOCK=requirements.lock takes all.
 LOCK ?= $(if $(wildcard /proc/driver/nvidia/version /usr/lib/wsl/lib/libcuda.so*),requirements.lock,locks/cpu.lock)
 PYTEST := $(BIN)/python -m pytest
+# Those that share the environment of the suite: the extra `all`.
+PLUGINS := plugins/hangs plugins/keras_twin
 
 # Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
 # without it each spends seconds to compile its framework's Python again.
@@ -42,10 +44,10 @@ $(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(
 	fi
 
 # The command and its plug-ins, which run the code of this checkout. They are built with the lock's setuptools, and nothing is
-# downloaded. Links to the code stay in build/, see pyproject.toml. The JAX twin has an environment of its own.
-$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py plugins/hangs/pyproject.toml $(shell ls -d build/__editable__* > /dev/null 2>&1 || echo lost-links)
-	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable . --editable ./plugins/hangs
-	@rm -rf build/lib build/bdist.* convtwins.egg-info plugins/hangs/build plugins/hangs/src/*.egg-info
+# downloaded. Links to the code stay in build/, see pyproject.toml. JAX has an environment of its own, and so has Keras on JAX.
+$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py $(PLUGINS:%=%/pyproject.toml) $(shell ls -d build/__editable__* > /dev/null 2>&1 || echo lost-links)
+	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check $(patsubst %,--editable %,. $(PLUGINS:%=./%))
+	@rm -rf build/lib build/bdist.* convtwins.egg-info $(PLUGINS:%=%/build) $(PLUGINS:%=%/*.egg-info) $(PLUGINS:%=%/src/*.egg-info)
 
 format: setup ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

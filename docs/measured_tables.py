@@ -114,7 +114,7 @@ def keras(runs: list[Values]) -> Rows:
     return Rows(rows, f"Medians of {_repeats(runs)}. {_doubts(runs)}".strip(), digits)
 
 
-_BELOW = {"keras-torch": "pytorch", "keras-tensorflow": "tensorflow"}
+_BELOW = {"keras-torch": "pytorch", "keras-tensorflow": "tensorflow", "keras-jax": "jax"}
 """The framework that a twin in Keras runs on."""
 
 

@@ -47,7 +47,10 @@ class Entry(NamedTuple):
 _LEAVES = "--data leaves:classes=10,images=1000,size=32 --limit 256 --set global_batch_size=128"
 _SHORT = f"--model mini_xception {_LEAVES} --epochs 2"
 _LAYERS = "--model mini_xception --data leaves:classes=10,images=1200,size=32,seed=1 --batch-size 128 --cores 2"
-_KERAS = "run --frameworks pytorch,keras-torch,tensorflow,keras-tensorflow --modes serial --cores 1 --no-proof --repeats 7"
+_ONE_CORE = "--modes serial --cores 1 --no-proof --repeats 7"
+_KERAS = f"run --frameworks pytorch,keras-torch,tensorflow,keras-tensorflow {_ONE_CORE}"
+# Both in one environment, so with the same JAX.
+_KERAS_JAX = f"run --contestant jax=jax@keras-jax --contestant keras-jax=keras-jax@keras-jax {_ONE_CORE}"
 _INPUT = "--set data.loading=streaming --input-only --workers 0,1,2,4,8 --modes serial --epochs 3"
 _PLAN = "--modes data_parallel,multi_process,parameter_server,tensor_parallel,pipeline,model_averaging --score --repeats 5"
 _REGRESS = "--frameworks pytorch --model mini_xception --epochs 3 --limit 400 --batch-size 32 --repeats 6"
@@ -55,6 +58,7 @@ _BARS = "tests.benchmarks.bars --parts"
 MEASURED = {
     "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-proof --repeats 3"]),
     "keras": Entry(kinds.KERAS, [f"{_KERAS} --model simple_cnn --data digits", f"{_KERAS} {_SHORT}"]),
+    "keras-jax": Entry(kinds.KERAS, [f"{_KERAS_JAX} --model simple_cnn --data digits", f"{_KERAS_JAX} {_SHORT}"]),
     "suite": Entry(kinds.BARS, [f"{_BARS} harness,overhead,start_up"]),
     "input": Entry(
         kinds.INPUTS,
@@ -81,25 +85,34 @@ def measure(name: str, places: Mapping[str, str]) -> None:
     """Run the commands of a table and store what its kind keeps, with the machine, the versions and the day.
 
     Args:
-        places: {word: what it stands for}, such as the folder of an environment that a command calls OLD.
+        places: {word: folder of the environment that it stands for}, see `placed`.
     """
     entry = MEASURED[name]
     runs: list[kinds.Values] = []
+    versions: list[Mapping[str, str]] = []
     folder = tempfile.mkdtemp(prefix=f"{name}-")  # it stays if a command fails: `store` takes the comparisons that have ended
     facts = _answer(["doctor"], folder)
     for command in entry.commands:
         start = time.perf_counter()
-        values = _answer([places.get(word, word) for word in command.split()], folder)
+        values = _answer([placed(word, places) for word in command.split()], folder)
         runs.append({"command": command, "seconds": time.perf_counter() - start, **entry.kind.keep(values)})
+        versions += values["comparison"]["versions"].values() if "comparison" in values else ()
     shutil.rmtree(folder)
     installed = [framework["versions"] for framework in facts["frameworks"] if framework["error"] is None]
-    trained = values["comparison"]["versions"].values() if "comparison" in values else installed
-    _store(name, facts, [] if "baseline" in values else trained, datetime.now(UTC), runs)  # a change's table has its versions
+    in_rows = "baseline" in values  # the table of a change has its versions
+    _store(name, facts, [] if in_rows else versions or installed, datetime.now(UTC), runs)
+
+
+def placed(word: str, places: Mapping[str, str]) -> str:
+    """A word of a command with the folder of the environment that it names: the whole word, or what stands behind its `@`."""
+    contestant, at, environment = word.rpartition("@")
+    return f"{contestant}{at}{places.get(environment, environment)}"
 
 
 def store(name: str, *folders: str) -> None:
     """Store what the kind of a table keeps of comparisons that are in these folders. Their reports end their seconds."""
     runs: list[kinds.Values] = []
+    versions: list[Mapping[str, str]] = []
     for folder in map(Path, folders):
         values, comparison = comparison_values(folder)
         began = datetime.fromisoformat(comparison["created_at"])
@@ -108,7 +121,8 @@ def store(name: str, *folders: str) -> None:
         if command not in MEASURED[name].commands:
             raise SystemExit(f"{folder} is of another command. Received: {command}.")
         runs.append({"command": command, "seconds": seconds, **MEASURED[name].kind.keep(values)})
-    _store(name, comparison["machine"], comparison["versions"].values(), began, runs)
+        versions += comparison["versions"].values()
+    _store(name, comparison["machine"], versions, began, runs)
 
 
 def comparison_values(folder: Path) -> tuple[kinds.Values, kinds.Values]:

@@ -3,7 +3,7 @@
     make example                               the example and all that shows it
     make measurements                          tables of measurements.md, from the results in docs/measured and docs/example
     python docs/renew.py measure NAME...       first runs the commands of these tables, and stores their results there
-    python docs/renew.py measure environments OLD=FOLDER NEW=FOLDER    says what words of a command stand for
+    python docs/renew.py measure environments OLD=FOLDER NEW=FOLDER    says which environments a command's words stand for
     python docs/renew.py store NAME FOLDER...  takes comparisons that have been run already
 
 The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
@@ -47,7 +47,8 @@ def main(task: str = "example", *words: str) -> None:
     if task == "store":
         measurements.store(*words)
     else:
-        places = dict(word.split("=", 1) for word in words if "=" in word)
+        named = dict(word.split("=", 1) for word in words if "=" in word)
+        places = {word: str(Path(folder).absolute()) for word, folder in named.items()}  # commands run in another folder
         for name in (word for word in words if "=" not in word):
             measurements.measure(name, places)
     measurements.PAGE.write_text(measurements.with_results(measurements.PAGE.read_text()))

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from common.spec import MODES, Spec, resolve_switches
-from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_switch, set_allocator, thread_switch
+from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, UPDATES, data_switch, set_allocator, thread_switch
 
 _BEFORE_IMPORT: dict[str, Any] = {
     # Twin: TensorFlow reads its environment at import. torch has calls for both.
@@ -30,8 +30,8 @@ def options(kind: str) -> dict[str, Any]:
     threads = thread_switch()
     whole_model_modes = list(MODES.names(lambda mode: not mode.divides_model and not mode.has_server))
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": CUDA}}
-    # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
-    # kernels, and pins batches by itself.
+    # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow's own update
+    # kernels are fused, and it pins batches by itself.
     return {
         "allocator": ALLOCATOR,
         **_BEFORE_IMPORT,
@@ -66,6 +66,8 @@ def options(kind: str) -> dict[str, Any]:
             "default": "function",
             "closed": "eager",
             "sets": {"graph": {"function": "graph", "eager": "eager", "xla": "compiled"}},
+            # Twin: Keras's optimizers update by assignments, and not by fused kernels. XLA fuses them.
+            "sets_native": {"update": {"function": UPDATES["loop"], "eager": UPDATES["loop"], "xla": UPDATES["fused"]}},
             "only": {
                 "eager": {"mode": ["serial"]},
                 # XLA compiles for one device and no ring. The other modes' graphs have several devices or a ring.

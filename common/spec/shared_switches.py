@@ -27,6 +27,10 @@ ONEDNN: dict[str, Any] = {
 }
 
 
+UPDATES = {"loop": "an operation at a time", "foreach": "all variables at once", "fused": "fused"}
+"""Words for the kernels of an update, by the values of `optimizer_kernel`. A twin without that switch uses them in `sets`."""
+
+
 def data_switch(*, on_cuda: bool) -> dict[str, Any]:
     """Describe the switch that puts the training images on the device."""
     return {

@@ -41,6 +41,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             {name: {"values": [...], "default": ..., "help": str}}. The default is that of `usual`. Optional entries:
             "plain", "closed": those of these levels.
             "sets": {condition: {value: what it means there}}, see `conditions`.
+            "sets_native": the same with the framework's own optimizer, where that differs.
             "elsewhere": {value: what it needs that this machine lacks}.
             "only": {value: {dotted field of the spec: [the values that it is for]}}.
             "reduced": values that compute with fewer digits than the precision says.
@@ -140,14 +141,15 @@ def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
             `inputs`: what prepares batches, by input.
 
     Returns:
-        `layout`, `precision`, `graph`, `mechanism` and `deterministic`, each if the twin says it.
+        `layout`, `precision`, `graph`, `update`, `mechanism` and `deterministic`, each if the twin says it.
     """
     description = description_for_device(spec, description)
     switches = resolve_switches(spec, description["options"])
     arithmetic = switches.get("arithmetic", "full")
     values = {"precision": spec.precision if arithmetic == "full" else f"{spec.precision}, layers in {arithmetic}"}
     for name, option in description["options"].items():
-        values |= {condition: words[str(switches[name])] for condition, words in option.get("sets", {}).items()}
+        sets = option.get("sets", {}) | (option.get("sets_native", {}) if spec.optimizer.native else {})
+        values |= {condition: words[str(switches[name])] for condition, words in sets.items()}
     if (mechanism := description["modes"][spec.mode].get("mechanism")) is not None:
         input_words = description.get("inputs", {}).get(spec.input)
         values["mechanism"] = f"{mechanism}; input by {input_words}" if input_words else mechanism

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult
+from common.spec.shared_switches import UPDATES
 from compare.cli import wording
 from compare.judgement.statement import Statement
 from compare.results.store import StoredComparison
@@ -35,13 +36,13 @@ CONDITIONS = {
 SWITCH_CONDITIONS = {
     "kernels": ("onednn", {"True": "oneDNN", "False": "without oneDNN"}),
     "kernel_search": ("cudnn_autotune", {"True": "cuDNN tries its algorithms", "False": "cuDNN's first choice"}),
-    "update": ("optimizer_kernel", {"loop": "an operation at a time", "foreach": "all variables at once", "fused": "fused"}),
+    "update": ("optimizer_kernel", UPDATES),
     "data": ("data_on", {"host": "host", "device": "device"}),
 }
 """Condition: the recorded switch that it comes from, and the words for the values of that switch."""
 
 VALUE_WITHOUT_SWITCH = {"kernels": "its own", "kernel_search": "its own", "update": "fused", "data": "host"}
-"""Values of conditions of a framework that lacks the switch. TensorFlow has only fused kernels."""
+"""Values of conditions of a framework that lacks the switch, and whose other switches don't set them either."""
 
 MODE_CONDITIONS = ("threads", "mechanism", "update")
 """Conditions that differ between a parallel mode and serial because the modes differ."""
@@ -106,8 +107,11 @@ def run_conditions(run: RunResult) -> dict[str, str]:
     if not run.switches:
         return values
     for name, (switch, words) in SWITCH_CONDITIONS.items():
-        value = str(run.switches.get(switch))
-        values[name] = words.get(value, value) if switch in run.switches else VALUE_WITHOUT_SWITCH[name]
+        if switch in run.switches:
+            value = str(run.switches[switch])
+            values[name] = words.get(value, value)
+        else:
+            values.setdefault(name, VALUE_WITHOUT_SWITCH[name])
     if run.spec.traits.has_server:
         values["update"] = "by the server"
     if (run.device or "").startswith("cpu"):

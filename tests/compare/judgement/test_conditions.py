@@ -126,6 +126,13 @@ def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: 
     assert _division(stored) == ("neither", detail)
 
 
+def test_a_twin_without_the_switch_of_kernels_says_itself_how_it_updates() -> None:
+    stored = _pair(EQUAL, EQUAL | {"update": "all variables at once"})
+    assert _division(stored) == ("neither", "kernels of the update (fused against all variables at once)")
+    switched = with_runs(stored, "pytorch", switches=lambda run: run.switches | {"optimizer_kernel": "foreach"})
+    assert _division(switched) == ("closed", "")
+
+
 @pytest.mark.parametrize("named", [{}, {"graph": True}])
 def test_conditions_that_the_user_has_set_apart_are_not_to_be_evened_out(named: dict[str, Any]) -> None:
     apart = (Contestant(name="tensorflow", twin="tensorflow", switches=named),)

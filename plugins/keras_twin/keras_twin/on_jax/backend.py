@@ -1,5 +1,8 @@
 """The framework under Keras: its devices, input, replicas, and the call of `train_function`."""
 
+# JAX has an environment of its own, so it is missing where types are checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -74,6 +77,8 @@ class Replicas:
 
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
+    statistics_sum = None
+    """Sums BatchNorm's statistics over replicas. None: no sum is needed, as one program trains the whole batch."""
 
     def __init__(self, spec: Spec, architecture: Architecture) -> None:
         kind = "gpu" if device.gpus() else "cpu"

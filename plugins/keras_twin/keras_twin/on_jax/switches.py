@@ -7,6 +7,7 @@ from typing import Any
 from jax_impl import switches as framework
 
 from common.spec import Spec, resolve_switches
+from common.spec.shared_switches import UPDATES
 
 _INHERITED = ("allocator",)
 """Switches of the framework's own twin that this one has too."""
@@ -36,7 +37,11 @@ def _graph() -> dict[str, Any]:
     return {
         "values": ["jit", "eager"],
         "default": "jit",
-        "sets": {"graph": {"jit": "compiled", "eager": "eager"}, "layout": dict.fromkeys(("jit", "eager"), "NHWC")},
+        "sets": {
+            "graph": {"jit": "compiled", "eager": "eager"},
+            "layout": dict.fromkeys(("jit", "eager"), "NHWC"),
+            "update": {"jit": UPDATES["fused"], "eager": UPDATES["loop"]},
+        },
         "only": {"eager": {"mode": ["serial"]}},
         "help": "Keras's `train_step`: one program that XLA compiles for each batch size, as Keras chooses, or operation by "
         "operation (`run_eagerly=True`)",

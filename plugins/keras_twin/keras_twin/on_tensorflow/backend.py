@@ -36,10 +36,7 @@ def modes(num_gpus: int) -> dict[str, Any]:
     strategy = f"fit under MirroredStrategy over {'GPUs' if num_gpus else 'logical CPU devices'}"
     return {
         "serial": mode_description("keras.Model.train_step", None, accumulation=False),
-        # Not proved yet: sums over replicas within the forward pass. So BatchNorm has each replica's statistics alone.
-        "data_parallel": mode_description(
-            strategy, num_gpus, synchronised=False, compression=False, accumulation=False, one_process=True
-        ),
+        "data_parallel": mode_description(strategy, num_gpus, compression=False, accumulation=False, one_process=True),
     }
 
 
@@ -74,7 +71,9 @@ class Replicas:
         kind = "GPU" if device.gpus() else "CPU"
         self.devices = tuple(f"{kind}:{index}" for index in range(spec.replicas)) if spec.replicas > 1 else ()
         self.weighs_examples = bool(self.devices)
-        self._strategy = mirrored_group(self.devices).members if self.devices else None
+        group = mirrored_group(self.devices) if self.devices else None
+        self._strategy = group.members if group else None
+        self.statistics_sum = group.all_reduce if group and spec.batch_norm_statistics == "synchronised" else None
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context for building a model and its functions."""

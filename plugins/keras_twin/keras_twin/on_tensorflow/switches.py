@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.spec import Spec, resolve_switches
+from common.spec.shared_switches import UPDATES
 from tensorflow_impl import switches as framework
 
 _INHERITED = ("allocator", "onednn", "cudnn_autotune", "intra_op_threads", "inter_op_threads")
@@ -37,7 +38,12 @@ def _graph() -> dict[str, Any]:
         "values": list(values),
         "default": "function",
         "closed": "eager",
-        "sets": {"graph": values, "layout": dict.fromkeys(values, "NHWC")},
+        "sets": {
+            "graph": values,
+            "layout": dict.fromkeys(values, "NHWC"),
+            # Keras's optimizers assign: they use none of TensorFlow's fused kernels.
+            "update": {"function": UPDATES["loop"], "eager": UPDATES["loop"], "xla": UPDATES["fused"]},
+        },
         "only": {"eager": {"mode": ["serial"]}, "xla": {"mode": ["serial"]}},
         "help": "Keras's `train_step`: by tf.function, operation by operation (`run_eagerly`), or compiled with XLA for each "
         "batch size (`jit_compile`)",

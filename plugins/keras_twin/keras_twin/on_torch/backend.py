@@ -68,6 +68,8 @@ class Replicas:
     devices: tuple[str, ...] = ()
     weighs_examples = False
     """Whether the loss is the sum over examples, whose weights are their share of the global batch."""
+    statistics_sum = None
+    """Sums BatchNorm's statistics over replicas. None: no sum is needed."""
 
     def __init__(self, spec: Spec, architecture: Architecture) -> None:
         """Keras has no data parallelism on torch, so there is one replica."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.spec import Spec, resolve_switches
+from common.spec.shared_switches import UPDATES
 from pytorch_impl import switches as framework
 
 _INHERITED = ("allocator", "onednn", "intra_op_threads", "inter_op_threads", "pinned_memory")
@@ -36,7 +37,13 @@ def _graph(framework_graph: dict[str, Any]) -> dict[str, Any]:
     return {
         "values": [value for value in values if value in framework_graph["values"]],
         "default": "eager",
-        "sets": {"graph": {"eager": "eager", "compile": "compiled"}, "layout": dict.fromkeys(values, "NHWC")},
+        "sets": {
+            "graph": {"eager": "eager", "compile": "compiled"},
+            "layout": dict.fromkeys(values, "NHWC"),
+            "update": {"eager": UPDATES["loop"], "compile": UPDATES["fused"]},
+        },
+        # Keras's own optimizers on torch call `torch._foreach_*`. An optimizer of another class updates variable by variable.
+        "sets_native": {"update": {"eager": UPDATES["foreach"], "compile": UPDATES["fused"]}},
         "process": ["compile"],
         "elsewhere": {value: needed for value, needed in framework_graph["elsewhere"].items() if value in values},
         "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch, or by torch.compile (`jit_compile`)",
