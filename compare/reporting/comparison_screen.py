@@ -530,11 +530,6 @@ def _remarks(
         remarks.append(
             f"Not decided is not equal: as times vary here, a difference of {difference} is found in {percent(POWER)} of cases."
         )
-    most_cores = max((row_ratio.fast.cores for row_ratio in ratios if row_ratio.judged.disturbed), default=1)
-    if most_cores > 1 and most_cores >= (stored.comparison.machine.get("logical_cores") or 0):
-        remarks.append(
-            "Is this machine never idle? Compare on fewer cores (--cores), in a new folder. Other work has the rest."
-        )
     spec = stored.comparison.rows[0].spec
     proved = [
         summary for summary in summaries if summary.parity in ("proved", IN_FLOAT64) and summary.test.accuracy is not None
@@ -555,4 +550,7 @@ def _remarks(
         remarks.append(stored.signature.sentence)
     if number := len(statement_words.sentences([*findings.troubles, *findings.environments], summaries)):
         remarks.append(f"{wording.count(number, 'caution')} about these figures: {FULL} lists all.")
+    most_cores = max((row_ratio.fast.cores for row_ratio in ratios if row_ratio.judged.disturbed), default=1)
+    if most_cores > 1 and most_cores >= (stored.comparison.machine.get("logical_cores") or 0):
+        remarks.append("Is this machine never idle? Fewer cores (--cores), in a new folder, leave the rest to other work.")
     return remarks

@@ -53,7 +53,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
     ratios = [trial.ratio if trial.ratio and trial.ratio.has_enough_pairs else None for trial in outcome.trials]
     rows: list[dict[str, Cell]] = [
         {
-            "what": trial.what.replace("a candidate", words.one_candidate),
+            "what": words.one_candidate if trial.what == "a candidate" else trial.what,
             "later": titles[trial.later],
             "earlier": titles[trial.earlier],
             "verdict": trial.verdict,
