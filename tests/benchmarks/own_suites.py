@@ -1,20 +1,24 @@
-"""Suites of public projects through `regress --pytest`: false alarms of the same commit, and planted slowdowns that are found.
+"""Suites of public projects through `regress --pytest` and other tools: false alarms, and planted slowdowns that are found.
 
-`python -m tests.benchmarks.own_suites --out DIR [--projects cattrs,...] [--commands 20] [--repeats 5]` fetches each project's
-source distribution from the package registry, and makes a git repository and an environment of it. Each command has its
-own folder. A line of `figures.jsonl` tells its seconds, exit code and verdicts. Finished ones are not repeated.
+`python -m tests.benchmarks.own_suites --out DIR [--projects cattrs,...] [--tools regress,asv,...] [--commands 20]` fetches each
+project's source distribution from the package registry, and makes a git repository and an environment of it. Each command
+has its own folder. A line of `figures.jsonl` tells its seconds, its exit code and what it said. Finished ones are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +58,8 @@ class Project(NamedTuple):
     owner: str = ""
     function: str = ""
     """Method that becomes slower. All chosen benchmarks call it."""
+    calls: tuple[str, ...] = ()
+    """The chosen benchmarks as calls, for tools that do not run pytest-benchmark."""
 
 
 QUICK = "-q -o addopts= -p no:cacheprovider --benchmark-max-time=0.2 --benchmark-min-time=0.000005"
@@ -61,17 +67,51 @@ PROJECTS = (
     Project(
         "cattrs", f"bench/test_attrs_collections.py {QUICK} -k test_structure", (), "src/cattrs/converters.py",
         "BaseConverter", "structure",
+        tuple(f"suite.test_structure_attrs_mappings(benchmark, suite.{name})" for name in ("BaseConverter", "Converter")),
     ),
     Project(
         "python-statemachine", f"tests/test_profiling.py {QUICK} -k guarded_transitions", (),
         "statemachine/statemachine.py", "StateChart", "_processing_loop",
+        ("suite.TestEventPerformance().test_guarded_transitions(benchmark)",),
     ),
     Project("lazy-object-proxy", f"tests/test_perf.py {QUICK} -k slots"),
 )  # fmt: skip
 
+CAUGHT = """
+import functools
+import importlib.util
 
-def run(*words: object, folder: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, words)), cwd=folder, check=check, capture_output=True, text=True)
+class Benchmark:
+    def __call__(self, function, *arguments):
+        self.call = functools.partial(function, *arguments)
+
+    def pedantic(self, function, args=(), **options):
+        self(function, *args)
+
+spec = importlib.util.spec_from_file_location("suite", {file!r})
+suite = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(suite)
+benchmark = Benchmark()
+{call}
+call = benchmark.call
+"""
+"""Code that makes `call` what a test of pytest-benchmark hands to its fixture."""
+
+PINS = {"asv": ("asv==0.6.6", "virtualenv==21.15.7"), "pytest-perf": ("pytest-perf==1.0.0", "pytest==9.2.0")}
+SAID = {
+    "benchmark-compare": r"^.*has failed.*",
+    "asv": r"^\| .*time_call.*|^.*SIGNIFICANTLY.*|^.*PERFORMANCE.*",
+    "pytest-perf": r"^suite_.*%\)$",
+}
+"""Lines of a tool's output that are its verdicts."""
+
+
+def run(
+    *words: object, folder: Path | None = None, check: bool = True, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, words)), cwd=folder, check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    )
 
 
 def git(folder: Path, *words: str) -> None:
@@ -95,6 +135,8 @@ def prepare(project: Project, folder: Path) -> tuple[Path, Path]:
     git(repository, "add", "--force", ".")
     git(repository, "commit", "-q", "-m", "base")
     git(repository, "tag", "base")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "same")
+    git(repository, "tag", "same")
     if not project.module:
         return repository, python
     module = repository / project.module
@@ -106,23 +148,31 @@ def prepare(project: Project, folder: Path) -> tuple[Path, Path]:
     return repository, python
 
 
-def measure(project: Project, head: str, repository: Path, python: Path, repeats: int, out: Path) -> dict[str, Any]:
-    """Measure a revision of the project beside its base, and return what `regress` found."""
-    git(repository, "checkout", "-q", head)
-    begin = time.monotonic()
-    words = ("regress", "--interleaved", "base", "--pytest", project.arguments, "--python", python, "--repeats", repeats)
+class HeadBesideBase(NamedTuple):
+    """What one command measures, and where."""
+
+    project: Project
+    head: str
+    repository: Path
+    python: Path
+    common: Path
+    """Folder of all commands."""
+    folder: Path
+    """Folder of this one."""
+
+
+def regress(work: HeadBesideBase, repeats: int) -> dict[str, Any]:
+    """Measure with this suite, and return what its report says."""
+    git(work.repository, "checkout", "-q", work.head)
+    words = ("--interleaved", "base", "--pytest", work.project.arguments, "--python", work.python, "--repeats", repeats)
     answer = subprocess.run(
-        [sys.executable, "-m", "convtwins", *map(str, words), "--out", str(out), "--json"],
-        cwd=repository, check=False, capture_output=True, text=True, env=_environment(),
+        [sys.executable, "-m", "convtwins", "regress", *map(str, words), "--out", str(work.folder), "--json"],
+        cwd=work.repository, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
     )  # fmt: skip
-    seconds = time.monotonic() - begin
     if not answer.stdout:
-        sys.exit(f"{project.name}: {answer.stderr}")
+        sys.exit(f"{work.project.name}: {answer.stderr}")
     report = json.loads(answer.stdout)
     return {
-        "project": project.name,
-        "head": head,
-        "seconds": seconds,
         "exit_code": answer.returncode,
         "verdicts": [change["verdict"] for change in report["changes"]],
         "ratios": [[change["change"][name] for name in ("value", "low", "high", "n")] for change in report["changes"]],
@@ -130,14 +180,88 @@ def measure(project: Project, head: str, repository: Path, python: Path, repeats
     }
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+def other_tool(tool: str, work: HeadBesideBase) -> dict[str, Any]:
+    """Measure with another tool, and return its exit code and the lines of its verdict."""
+    work.folder.mkdir(parents=True, exist_ok=True)
+    # Builds look for a version, and the repository has none.
+    env = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": "1"}
+    answer = {"benchmark-compare": _benchmark_compare, "asv": _asv, "pytest-perf": _pytest_perf}[tool](work, env)
+    (work.folder / "output.txt").write_text(answer.stdout)
+    return {"exit_code": answer.returncode, "said": re.findall(SAID[tool], answer.stdout, re.MULTILINE)}
+
+
+def _benchmark_compare(work: HeadBesideBase, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Store a file of the base, and let pytest-benchmark itself compare the head with it."""
+    env["PYTHONPATH"] = f"{work.repository / 'src'}:{work.repository}"
+    words = [work.python, "-m", "pytest", *shlex.split(work.project.arguments), "--benchmark-autosave"]
+    words.append(f"--benchmark-storage=file://{work.folder}")
+    git(work.repository, "checkout", "-q", "base")
+    run(*words, folder=work.repository, env=env)
+    git(work.repository, "checkout", "-q", work.head)
+    words += ["--benchmark-compare", "--benchmark-compare-fail=median:5%"]
+    return run(*words, folder=work.repository, env=env, check=False)
+
+
+def _asv(work: HeadBesideBase, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Let `asv continuous` install both revisions in turn. Each commit has one result, so the base needs a second commit."""
+    python = _installed("asv", work)
+    env["HOME"] = str(work.common)  # asv keeps the description of this machine there
+    settings = {
+        "version": 1,
+        "project": work.project.name,
+        "repo": str(work.repository),
+        "branches": ["base"],
+        "environment_type": "virtualenv",
+        "pythons": [f"{sys.version_info.major}.{sys.version_info.minor}"],
+        "matrix": {"req": {"pytest": [""]}},
+        "build_command": ["python -m pip wheel --no-deps -w {build_cache_dir} {build_dir}"],
+        "env_dir": str(work.common / f"{work.project.name}-asv"),
+    }
+    (work.folder / "asv.conf.json").write_text(json.dumps(settings))
+    (work.folder / "benchmarks").mkdir(exist_ok=True)
+    (work.folder / "benchmarks" / "__init__.py").touch()
+    for number, code in enumerate(_caught(work)):
+        (work.folder / "benchmarks" / f"suite_{number}.py").write_text(f"{code}\ndef time_call():\n    call()\n")
+    run(python, "-m", "asv", "machine", "--yes", folder=work.folder, env=env)
+    head = "same" if work.head == "base" else work.head
+    return run(python, "-m", "asv", "continuous", "--factor", "1.05", "base", head, folder=work.folder, env=env, check=False)
+
+
+def _pytest_perf(work: HeadBesideBase, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Let pytest-perf install both revisions, and time each once. It prints the growth, and judges nothing."""
+    python = _installed("pytest-perf", work)
+    for number, code in enumerate(_caught(work)):
+        body = textwrap.indent(f'"suite {number}"{code}# end warmup\ncall()\n', "    ")
+        head = "from pytest_perf.deco import control\n\n\n@control('base')\ndef call_perf():\n"
+        (work.folder / f"suite_{number}.py").write_text(head + body)
+    git(work.repository, "checkout", "-q", work.head)
+    # It takes the base from `origin`, and pip accepts no address of a file there.
+    git(work.repository, "config", "remote.origin.url", f"example.invalid:x/{work.project.name}")
+    env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_VALUE_0": "ssh://example.invalid/x/"}
+    env["GIT_CONFIG_KEY_0"] = f"url.file://{work.common}/.insteadOf"
+    words = ("-m", "pytest", *sorted(work.folder.glob("suite_*.py")), "--rootdir", work.folder)
+    return run(python, *words, folder=work.repository, env=env, check=False)
+
+
+def _caught(work: HeadBesideBase) -> list[str]:
+    file = str(work.repository / work.project.arguments.split()[0])
+    return [CAUGHT.format(file=file, call=call) for call in work.project.calls]
+
+
+def _installed(tool: str, work: HeadBesideBase) -> Path:
+    """Return the interpreter of an environment of the tool's own."""
+    python = work.common / f"{tool}-env" / "bin" / "python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", python.parent.parent)
+        run(python, "-m", "pip", "install", *PINS[tool])
+    return python
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--projects", default=",".join(project.name for project in PROJECTS))
+    parser.add_argument("--tools", default="regress", help=f"Of: regress, {', '.join(SAID)}.")
     parser.add_argument("--commands", type=int, default=20, help="How often the base is measured against itself.")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(words)
@@ -150,14 +274,18 @@ def main(words: Sequence[str] | None = None) -> None:
         repository, python = prepare(project, out)
         heads = [(f"slower-{100 * slowdown:.0f}", 0) for slowdown in SLOWDOWNS if project.module]
         heads += [("base", number) for number in range(options.commands)]
-        for head, number in heads:
-            folder = out / "results" / f"{project.name}-{head}-{number}"
-            if (folder / "regress.json").exists():
+        for (head, number), tool in itertools.product(heads, options.tools.split(",")):
+            folder = out / "results" / tool / f"{project.name}-{head}-{number}"
+            finished = (folder / "regress.json").exists() or (folder / "output.txt").exists()
+            if finished or (tool in PINS and not project.calls):
                 continue
-            found = measure(project, head, repository, python, options.repeats, folder)
+            work = HeadBesideBase(project, head, repository, python, out, folder)
+            begin = time.monotonic()
+            answer = regress(work, options.repeats) if tool == "regress" else other_tool(tool, work)
+            facts = {"tool": tool, "project": project.name, "head": head, "seconds": time.monotonic() - begin, **answer}
             with lines.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print(json.dumps(found), flush=True)
+                file.write(json.dumps(facts) + "\n")
+            print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":
