@@ -533,7 +533,8 @@ def _remarks(
     most_cores = max((row_ratio.fast.cores for row_ratio in ratios if row_ratio.judged.disturbed), default=1)
     if most_cores > 1 and most_cores >= (stored.comparison.machine.get("logical_cores") or 0):
         remarks.append(
-            "Is this machine never idle? Compare on fewer cores than it has (--cores), in a new folder. Other work has the rest."
+            "Is this machine never idle? Compare on fewer cores than it has (--cores), in a new folder. "
+            "Other work has the rest."
         )
     spec = stored.comparison.rows[0].spec
     proved = [
