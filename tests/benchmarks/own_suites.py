@@ -8,7 +8,6 @@ has its own folder. A line of `figures.jsonl` tells its seconds, its exit code a
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -274,7 +273,7 @@ def main(words: Sequence[str] | None = None) -> None:
         repository, python = prepare(project, out)
         heads = [(f"slower-{100 * slowdown:.0f}", 0) for slowdown in SLOWDOWNS if project.module]
         heads += [("base", number) for number in range(options.commands)]
-        for (head, number), tool in itertools.product(heads, options.tools.split(",")):
+        for head, number, tool in [(*revision, tool) for revision in heads for tool in options.tools.split(",")]:
             folder = out / "results" / tool / f"{project.name}-{head}-{number}"
             finished = (folder / "regress.json").exists() or (folder / "output.txt").exists()
             if finished or (tool in PINS and not project.calls):
