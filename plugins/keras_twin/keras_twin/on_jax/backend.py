@@ -172,7 +172,6 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
 
 def _spread(arrays: Any, distribution: keras.distribution.DataParallel | None) -> Any:
     """Put arrays [N, ...] on the devices of a distribution: a shard on each, or all N on each if they don't divide evenly."""
-
     if distribution is None:
         return arrays
 
