@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -37,8 +37,8 @@ def build(
     size = architecture.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
-    scale, offset = (np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0))
-    scaled = keras.layers.Rescaling(scale, offset, name="scaled")(images)
+    scale_and_offset: list[Any] = [np.asarray(values, precision) for values in (scaling.factor, scaling.offset or 0.0)]
+    scaled = keras.layers.Rescaling(*scale_and_offset, name="scaled")(images)
     logits = _Builder(iter(masks), statistics_sum).through(architecture.layers, scaled)
     return TrainedModel([images, *masks], logits, name=architecture.name)
 
@@ -238,7 +238,7 @@ class _BatchNorm(keras.layers.Layer):
 
 def _positions(x: Any) -> Any:
     """Count the values of each channel in [N, H, W, C]."""
-    examples, height, width, _ = ops.shape(x)
+    examples, height, width, _ = cast(Any, ops.shape(x))
     return ops.cast(examples * height * width, x.dtype)
 
 

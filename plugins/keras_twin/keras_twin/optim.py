@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -52,7 +52,7 @@ class _SharedRule(keras.optimizers.Optimizer):
 
     def _with_weight_decay(self, gradient: Any, variable: Any) -> Any:
         decay = self._settings.weight_decay
-        return gradient + decay * ops.convert_to_tensor(variable) if decay else gradient
+        return gradient + decay * cast(Any, ops.convert_to_tensor(variable)) if decay else gradient
 
 
 class SGD(_SharedRule):
@@ -86,7 +86,7 @@ class Adam(_SharedRule):
         beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
         step = ops.cast(ops.add(self.iterations, 1), "float64")
         correction_1, correction_2 = (
-            1.0 - ops.power(ops.convert_to_tensor(beta, "float64"), step) for beta in (beta_1, beta_2)
+            1.0 - cast(Any, ops.power(ops.convert_to_tensor(beta, "float64"), step)) for beta in (beta_1, beta_2)
         )
         rate = ops.cast(ops.cast(learning_rate, "float64") / correction_1, variable.dtype)
         root = ops.cast(ops.sqrt(correction_2), variable.dtype)

@@ -35,7 +35,7 @@ class Trainer(trainer.BaseTrainer):
         with self._replicas.scope():
             self._model = models.build(architecture, spec.precision, plan.scaling, self._replicas.statistics_sum)
             self._model.sum_over_replicas = self._replicas.sum
-            self._keras_optimizer = optim.build(spec.optimizer, self._model.trainable_variables)
+            self._keras_optimizer: Any = optim.build(spec.optimizer, self._model.trainable_variables)
             # Replicas with a loss each add up their shares of the global mean, also with uneven shards.
             reduction = "sum" if self._replicas.weighs_examples else "sum_over_batch_size"
             self._model.compile(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import jax
 import keras
@@ -110,7 +110,7 @@ class TrainFunction:
     """A compiled model's `train_function`, called as `fit` calls it."""
 
     def __init__(self, model: keras.Model) -> None:
-        self._model = model
+        self._model: Any = model  # Keras's own types name tensors of all backends
         self._state: Any = None
         model.make_train_function()
 
@@ -156,7 +156,7 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
     @jax.jit
     def compute(trainable: Any, others: Any, metrics: Any) -> Any:
         def loss(trainable: Any) -> Any:
-            logits, new = model.stateless_call(trainable, others, x, training=True)
+            logits, new = cast(Any, model.stateless_call(trainable, others, x, training=True))
             value, _ = model.stateless_compute_loss(
                 trainable, new, metrics, x=x, y=y, y_pred=logits, sample_weight=sample_weight
             )
@@ -172,6 +172,8 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
 
 def _spread(arrays: Any, distribution: keras.distribution.DataParallel | None) -> Any:
     """Put arrays [N, ...] on the devices of a distribution: a shard on each, or all N on each if they don't divide evenly."""
+    if distribution is None:
+        return arrays
 
     def put(array: Any) -> Any:
         if array is None:
@@ -181,7 +183,7 @@ def _spread(arrays: Any, distribution: keras.distribution.DataParallel | None) -
             layout = keras.distribution.TensorLayout([None] * array.ndim, distribution.device_mesh)
         return keras.distribution.distribute_tensor(array, layout)
 
-    return arrays if distribution is None else keras.tree.map_structure(put, arrays)
+    return keras.tree.map_structure(put, arrays)
 
 
 def _model_variables(model: keras.Model) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -110,7 +110,7 @@ class TrainFunction:
     """A compiled model's `train_function`, called as `fit` calls it."""
 
     def __init__(self, model: keras.Model) -> None:
-        self._model = model
+        self._model: Any = model  # Keras's own types name tensors of all backends
         model.make_train_function()
 
     def __call__(self, data: Any) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
     @device.graph
     def compute() -> Any:
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(x, y, model(x, training=True), sample_weight)
+            loss = cast(Any, model.compute_loss(x, y, model(x, training=True), sample_weight))
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
     return compute()

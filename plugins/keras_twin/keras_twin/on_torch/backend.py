@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -94,7 +94,7 @@ class TrainFunction:
     """A compiled model's `train_function`, called as `fit` calls it."""
 
     def __init__(self, model: keras.Model) -> None:
-        self._model = model
+        self._model: Any = model  # Keras's own types name tensors of all backends
         model.make_train_function()
 
     def __call__(self, data: Any) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def gradients(model: keras.Model, data: Any) -> list[Any]:
     """Compute the gradients of the loss of a batch, in the order of the trainable variables."""
     x, y, sample_weight = data
     model.zero_grad()
-    model.compute_loss(x, y, model(x, training=True), sample_weight).backward()
+    cast(Any, model.compute_loss(x, y, model(x, training=True), sample_weight)).backward()
     return [variable.value.grad for variable in model.trainable_variables]
 
 
 def fetch(values: list[Any]) -> npt.NDArray[Any]:
     """Copy scalars to one host array."""
-    return np.stack([keras.ops.convert_to_numpy(value) for value in values])
+    return np.stack([np.asarray(keras.ops.convert_to_numpy(value)) for value in values])
