@@ -87,7 +87,10 @@ def inspect(name: str, python: str | None) -> EnvironmentCheck:
                 refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
                 answers[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
                 continue
-            answers[twin] = launch.inspect(subject)
+            try:
+                answers[twin] = launch.inspect(subject)
+            except LaunchError as error:  # its package is broken, which says nothing of the others
+                answers[twin] = {"refusal": str(error), "installed": True, "libraries": {}}
     except LaunchError as error:
         return EnvironmentCheck(name=name, interpreter=interpreter, error=str(error))
     facts = next(iter(answers.values()))

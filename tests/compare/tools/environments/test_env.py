@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.machine import environment
+from common.machine import environment, plugins
 from compare.running import contestants, launch
 from compare.tools.environments import checking, creating
 from compare.tools.environments.checking import EnvironmentCheck, TwinStatus
@@ -156,10 +156,16 @@ def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     (site,) = (tmp_path / "mine").glob("lib/python*/site-packages")
     fake_twins.setitem(launch.FRAMEWORKS, "dead", "tests.compare.twins.no_such_twin")
     clashing = {f"{name}.dist-info/RECORD": f"shared.so,sha256={name},1\n" for name in ("one-1.0", "other-1.0")}
-    trees.write(site, {"here.pth": f"{sysconfig.get_path('purelib')}\n", **clashing})
+    broken = {
+        "broken-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n",
+        "broken-1.0.dist-info/entry_points.txt": f"[{plugins.TWINS}]\nbroken = no_such_package\n",
+    }
+    trees.write(site, {"here.pth": f"{sysconfig.get_path('purelib')}\n", **clashing, **broken})
     found = convtwins_json("env", "check", "mine/bin/python", exit_code=1)["environment"]
     assert found["name"] == "mine" and found["clashes"] == ["one and other both installed shared.so"]
-    left, right, dead = found["twins"]
+    twins = {status["twin"]: status for status in found["twins"]}
+    assert "no_such_package" in twins["broken"]["refusal"], "a plug-in that cannot be imported hides nothing else"
+    left, right, dead = (twins[name] for name in ("left", "right", "dead"))
     assert (left["versions"], left["devices"], left["refusal"]) == ({"left": "1.0"}, ["cpu (cpu)"], None)
     assert right["refusal"] is None and "dead in mine" in dead["refusal"] and "no_such_twin" in dead["refusal"]
 
