@@ -82,13 +82,10 @@ def inspect(name: str, python: str | None) -> EnvironmentCheck:
         answers = {twin: launch.inspect(subject, "--clashes") for twin, subject in subjects.items()}
         for twin in next(iter(answers.values()))["brought"]:
             try:
-                subject = _contestant(twin, name, python)
+                answers[twin] = launch.inspect(_contestant(twin, name, python))
             except pydantic.ValidationError:
                 refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
                 answers[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
-                continue
-            try:
-                answers[twin] = launch.inspect(subject)
             except LaunchError as error:  # its package is broken, which says nothing of the others
                 answers[twin] = {"refusal": str(error), "installed": True, "libraries": {}}
     except LaunchError as error:
