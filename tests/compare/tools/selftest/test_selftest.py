@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from common import spec
 from compare.judgement.summary import family, summarize
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -155,6 +156,12 @@ def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
     sizes = [row.spec.global_batch_size for row in (first, slower)]
     assert sizes[1] / sizes[0] == pytest.approx(selftest.SLOWDOWN)
     assert slower.spec.data.limit / sizes[1] == first.spec.data.limit / sizes[0], "turns compare the same steps"
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_every_mode_can_have_real_pairs(mode: str) -> None:
+    values = spec.with_variant(selftest.VALUES, mode, replicas=2)
+    assert {row.spec.mode for row in selftest.rows(values, [Contestant.plain("pytorch")])} == {spec.MODES[mode].name}
 
 
 @pytest.mark.parametrize(
