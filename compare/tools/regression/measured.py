@@ -62,7 +62,7 @@ class MeasuredSubject(Frozen):
     operations: dict[str, Spread] = {}
     """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
     start_times: list[str] = []
-    """Start times of the runs, if recorded. Runs with the same start are the same runs."""
+    """Start times of the runs, in whole seconds, if recorded."""
     saved_at: dict[int, datetime] = {}
     """Times when the files of a benchmark were saved, by file number. Empty for a row."""
     unreliable_repeats: dict[int, Doubt] = {}
@@ -82,6 +82,13 @@ class MeasuredSubject(Frozen):
     def repeats(self) -> set[int]:
         """Repeats that ended well."""
         return {*self.seeds, *(repeat for values in self.samples.values() for repeat in values)}
+
+    def has_the_runs_of(self, other: MeasuredSubject) -> bool:
+        """Return whether these are the other one's runs: started at the same times, with the same figures.
+
+        Two runs that take turns may start within one second.
+        """
+        return self.start_times == other.start_times != [] and self.samples == other.samples
 
     def with_statistic(self, statistic: str) -> Self:
         """Return a benchmark whose samples are this statistic of its rounds, in place of the one that its marker names."""

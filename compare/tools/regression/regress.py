@@ -182,7 +182,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
     before, now = _read_both(baseline) if candidate is None else (_read(baseline), _read(candidate))
     shared = before.subjects.keys() & now.subjects.keys()
-    copied = any(before.subjects[name].start_times == now.subjects[name].start_times != [] for name in shared)
+    copied = any(before.subjects[name].has_the_runs_of(now.subjects[name]) for name in shared)
     if copied or before.source.resolve() == now.source.resolve():  # it would always pass
         raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
     is_paired = (before.side, now.side) == (BASE, HEAD) and before.measured_in == now.measured_in

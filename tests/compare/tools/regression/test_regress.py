@@ -316,6 +316,11 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
         judge(before, tmp_path / "copy")
 
 
+def test_runs_that_began_in_the_same_second_are_not_the_same_ones(tmp_path: Path) -> None:
+    began = {"started_at": "2026-01-01T00:00:00+00:00"}  # runs that take turns start together
+    assert verdicts(judged_of(tmp_path, now={"seconds": {"pytorch": 4.4}}, changed=began)) == ["regression"]
+
+
 @pytest.mark.parametrize(
     ("now", "cautions"),
     [
