@@ -143,8 +143,10 @@ def command(
     words = sys.argv[1:]
     if golden_file is not None and not golden_file.exists():
         return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, runner, words), out)
-    first = _read(sides[0], request, runner) if golden_file is None else read_golden(golden_file)
-    second = _read(sides[-1], request, runner)
+    golden = None if golden_file is None else read_golden(golden_file)
+    files_first = sorted(sides, key=lambda side: bool(side.words))  # they may be refused, and commands may take hours
+    by_letter = {side.letter: _read(side, request, runner) for side in files_first}
+    first, second = golden or by_letter["A"], by_letter["B"]
     comparison = compare(first, second, request, runner)
     return Outcome(same_report.report(comparison, (first.subject, second.subject), words), out)
 

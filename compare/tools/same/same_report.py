@@ -244,9 +244,7 @@ def _rows(comparison: CurveComparison) -> list[dict[str, Any]]:
         "relative": comparison.relative, "relative_limit": _relative_limit(comparison),
         "explained": np.where(comparison.difference <= comparison.limit, "yes", "no"),
     }  # fmt: skip
-    return [
-        dict(zip(columns, row, strict=True)) for row in zip(*(values.tolist() for values in columns.values()), strict=True)
-    ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(values.tolist() for values in columns.values()), strict=True)]
 
 
 def _relative_limit(comparison: CurveComparison) -> Floats:

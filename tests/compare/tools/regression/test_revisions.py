@@ -546,7 +546,7 @@ def test_other_programs_are_no_reason_where_too_few_pairs_were_planned_for_a_ver
         assert ("other programs took cores from" in text) is is_their_fault, text
     assert ("when the machine is idle" in screen) is is_their_fault
     assert ("more pairs" in screen) is not is_their_fault
-    assert "(a verdict needs 5)" in screen and "--repeats 5" in screen or is_their_fault
+    assert ("(a verdict needs 5)" in screen and "--repeats 5" in screen) or is_their_fault
     assert ("makes the disturbed pairs again" in whole_report) is (is_their_fault and spoilt == 3)
 
 

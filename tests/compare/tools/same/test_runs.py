@@ -64,7 +64,16 @@ def test_every_run_is_announced_and_its_end_tells_the_time_that_is_left() -> Non
     ends = [_END.fullmatch(line) for line in ended.progress if not line.endswith(" ...")]
     order = [("A", None), ("B", None), *((letter, copy) for copy in "123" for letter in "AB")]
     assert [end and end.groups() for end in ends] == [(*run, left) for run, left in zip(order, [*"7654321", None], strict=True)]
-    assert [re.sub(r" \(.*\)(, copy (\d) of 3)?", r"\2", line) for line in begun] == [*"AB", *"A1 B1 A2 B2 A3 B3".split()]
+    assert [re.sub(r" \(.*\)(, copy (\d) of 3)?", r"\2", line) for line in begun] == [
+        "A",
+        "B",
+        "A1",
+        "B1",
+        "A2",
+        "B2",
+        "A3",
+        "B3",
+    ]
 
 
 def test_the_losses_before_a_copy_that_fails_stay_and_can_be_compared() -> None:
@@ -109,6 +118,13 @@ def test_losses_stay_beside_the_report_that_was_to_be_written() -> None:
     assert files.keys() == {"A.jsonl", "B/losses.jsonl"} and not Path("results").exists()
 
 
+def test_a_file_that_cannot_be_read_is_refused_before_a_command_runs() -> None:
+    Path("bad.jsonl").write_text('{"step": 1}\n')
+    ended = convtwins("same", training(target="ran.jsonl"), "bad.jsonl")
+    assert ended.exit_code == 2 and "bad.jsonl" in ended.stderr
+    assert not Path("ran.jsonl").exists() and not Path("results").exists()
+
+
 @pytest.mark.parametrize("options", [(), ("--out", "reports/one")])
 def test_an_answer_leaves_nothing_but_its_report(here: Path, options: tuple[str, ...]) -> None:
     before = {*here.iterdir()}
@@ -119,9 +135,14 @@ def test_an_answer_leaves_nothing_but_its_report(here: Path, options: tuple[str,
 
 def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = here / "results" / "same"
-    with pytest.raises(Interrupted), runs.keeping(folder):
-        curves.write(folder / "A.jsonl", Curve("a", np.array([1]), np.array([0.5])))
-        raise Interrupted(signal.SIGINT)
+
+    def measure() -> None:
+        with runs.keeping(folder):
+            curves.write(folder / "A.jsonl", Curve("a", np.array([1]), np.array([0.5])))
+            raise Interrupted(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        measure()
     assert f"{folder}: A.jsonl" in capsys.readouterr().err and (folder / "A.jsonl").exists()
 
 
