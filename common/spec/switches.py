@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from common.spec.errors import SpecError, alternatives, did_you_mean, format_value
 from common.spec.schema import Spec
+from common.spec.written import Location
 
 
 def description_for_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +33,12 @@ def gpus(spec: Spec, descriptions: Iterable[dict[str, Any]]) -> list[str] | None
     return next(filter(None, names), None)
 
 
-def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
+def check_against(
+    spec: Spec,
+    description: dict[str, Any],
+    replicas_here: int | None = None,
+    locations: Mapping[str, Location] = MappingProxyType({}),
+) -> str | None:
     """Compare a spec with a framework's description of itself on this machine.
 
     Args:
@@ -49,6 +56,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "found_for": fields of the spec that must be equal for a fastest value to be used again.
             Values that are keys are strings. `on_cpu`: see `description_for_device`. `inputs_not_available` (optional):
             {input: reason}.
+        locations: fields that switches were written in, if not in `framework_options`. An error shows them as they stand there.
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
@@ -56,7 +64,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     description = description_for_device(spec, description)
     options = description["options"]
     for name, value in spec.framework_options.items():
-        received = format_value(value, f"framework_options.{name}")
+        received = format_value(value, locations.get(name, f"framework_options.{name}"))
         if name not in options:
             raise SpecError(
                 f"framework_options.{name} is unknown to {description['framework']}. Received: {received}. "

@@ -138,20 +138,18 @@ class Contestant(Frozen):
         if others := [field for field in ("base_of", "revision") if fields.get(field)]:
             raise SpecError(f"contestants.{name} takes twin, python and switches. Received: {others[0]}. Leave it out.")
         try:
-            contestant = cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
+            return cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
+            location = first["loc"][:2]  # a third part is a type that a switch may have
+            field = ".".join(map(str, location))
             use = f"Fields are {', '.join(field for field in cls.model_fields if field in _USER_FIELDS)}."
-            if first["loc"] in (("name",), ("twin",)) and first["type"] != "missing":
+            if location in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
-            received = format_value(first.get("input"), ("contestants", name, *first["loc"]))
+            received = format_value(first.get("input"), ("contestants", name, *location))
             raise SpecError(
                 f"The contestant {name} has a {field} that is refused: {first['msg']}. Received: {received}. {use}"
             ) from None
-        for switch, value in contestant.switches.items():  # they are judged as those of the spec
-            written.remember(format_value(value, f"contestants.{name}.switches.{switch}"), f"framework_options.{switch}")
-        return contestant
 
 
 def interpreter(python: str) -> Path:

@@ -197,22 +197,25 @@ def check_rows(
     known = {name for description in descriptions.values() for name in description["options"]}
     checked_rows: list[Row] = []
     for row in rows:
+        contestant = by_name[row.contestant]
+        name = contestant.base_of or contestant.name
         description = spec.description_for_device(row.spec, descriptions[row.contestant])
         options = {
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
-        } | by_name[row.contestant].switches
+        } | contestant.switches
         budget = None
         if row.spec.switches == "best":
             best, search_budget = best_switches.options(row.spec, row.framework, description)
             budget = None if options else search_budget  # what a user sets was not searched
             options = best | options
         row_spec = row.spec.with_fields(framework_options=options)
+        locations = {switch: ("contestants", name, "switches", switch) for switch in contestant.switches}
         try:
-            refusal = spec.check_against(row_spec, description)
+            refusal = spec.check_against(row_spec, description, locations=locations)
         except spec.SpecError as error:
-            if (name := by_name[row.contestant].base_of or row.contestant) == row.framework:
+            if name == row.framework:
                 raise
             raise spec.SpecError(f"The contestant {name} is refused: {error}") from None
         refusal = refusal or architectures.why_not_divisible(row_spec)

@@ -205,6 +205,7 @@ def read_sides(folder: Path) -> list[Measurement]:
                 update={
                     "side": name,
                     "measured_in": folder.resolve(),
+                    "planned_repeats": plan.repeats,
                     "commit": side.commit,
                     "dirty": side.dirty,
                     "repository": side.repository,

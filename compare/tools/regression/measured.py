@@ -152,6 +152,8 @@ class Measurement(Frozen):
     """Side of a measurement in turn, whose repeats have a partner on the other side. None: it is no such side."""
     measured_in: Path | None = None
     """Folder of that measurement."""
+    planned_repeats: int = 0
+    """Number of repeats that its plan settles. 0: it has no plan."""
 
     @property
     def machine_name(self) -> str:

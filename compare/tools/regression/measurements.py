@@ -166,6 +166,7 @@ def _comparison(stored: StoredComparison, source: Path, side: Mapping[str, Any])
         **side,
         source=source,
         kind="comparison",
+        planned_repeats=comparison.settings.repeats,
         measured_at=parse_time(comparison.created_at),
         commit=facts.get("commit"),
         committed_at=_optional_time(facts.get("committed_at")),

@@ -155,6 +155,8 @@ class Judgement(Frozen):
     """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
     in_turn: bool = False
     """Whether one command has measured both sides in turn, in one folder."""
+    planned_pairs: int = 0
+    """Pairs that one command was to measure in turn."""
     pairs: int = 0
     """Pairs that one command has measured in turn."""
     disturbed_pairs: int = 0
@@ -196,10 +198,16 @@ class Judgement(Frozen):
         return self.threshold if change.limit is None else change.limit
 
     @property
+    def is_too_short(self) -> bool:
+        """Whether one command was to measure fewer pairs than a verdict needs."""
+        return 0 < self.planned_pairs < VERDICT_PAIRS
+
+    @property
     def is_disturbed(self) -> bool:
-        """Whether other work disturbed so many pairs of one command that those left give no verdict."""
+        """Whether there is no verdict because other work disturbed so many of the planned pairs."""
         is_open = not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
-        return is_open and self.disturbed_pairs > 0 and self.pairs - self.disturbed_pairs < VERDICT_PAIRS
+        left = self.pairs - self.disturbed_pairs
+        return is_open and not self.is_too_short and self.disturbed_pairs > 0 and left < VERDICT_PAIRS
 
     @property
     def exit_code(self) -> int:

@@ -283,7 +283,8 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
         return [("where in a step", measured_by.in_a_new_folder("--profile"))] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
     is_disturbed = any(is_time(change.metric) and change.change.n < measured_by.repeats for change in few)
-    if is_disturbed or any(change.verdict == "not judged" for change in few):
+    is_disturbed = is_disturbed or any(change.verdict == "not judged" for change in few)
+    if is_disturbed and measured_by.repeats >= VERDICT_PAIRS:
         return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]

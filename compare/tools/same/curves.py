@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from common.artifacts import atomic_files
 from common.errors import UserError
 from common.machine import plain_file
 from common.machine.plain_file import PlainFileError
@@ -134,6 +135,14 @@ def read(path: Path, loss: str | None = None, step: str | None = None, *, files:
     if event_files.is_event_file(content):
         return _from_events([(path, content)], str(path), loss)
     return parse(content.decode("utf-8-sig", errors="replace"), str(path), loss, step)
+
+
+def write(path: Path, curve: Curve) -> None:
+    """Write a curve as JSON lines. `read` returns the same losses at the same steps."""
+    columns = {STEP_NAMES[0]: None if curve.is_counted else curve.steps, EPOCH_NAME: curve.epochs, LOSS_NAMES[0]: curve.losses}
+    known = {name: values.tolist() for name, values in columns.items() if values is not None}
+    rows = zip(*known.values(), strict=True)
+    atomic_files.write_atomically(path, "".join(f"{json.dumps(dict(zip(known, row, strict=True)))}\n" for row in rows))
 
 
 def _content(path: Path) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ import typer
 from pydantic import Field, model_validator
 
 from common.artifacts import records
+from common.errors import UserError
 from common.frozen import Exact
 from common.spec import SpecError
 from compare.cli import commands
@@ -23,12 +24,12 @@ from compare.proof.step_truth import COPIES, MOST_COPIES
 from compare.reporting.document import Report
 from compare.results.workspace import FolderKind
 from compare.running import options
-from compare.tools.same import judging, same_report, subjects
+from compare.tools.same import judging, runs, same_report, subjects
 from compare.tools.same.curves import LINES, Curve, LossesError
 from compare.tools.same.judging import Copies, CurveComparison
+from compare.tools.same.runs import Runner
 from compare.tools.same.subjects import LOSSES_WORD, Columns, CommandError, Subject
 
-Tell = Callable[[str], None]
 _GOLDEN_VERSION = 1
 _GOLDEN_REMEDY = "Take it back from your repository, or remove it and store it again."
 _Step = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -135,12 +136,18 @@ def command(
         raise SpecError("--copies runs a command again. Received: files alone. Name the command, or leave --copies out.")
     if losses and not any(side.words for side in sides):
         raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
-    words, tell = sys.argv[1:], invocation.progress.tell
+    runner = Runner(runs.new_folder(out), invocation.progress)
+    if letters := [side.letter for side in sides if side.words]:
+        invocation.hold(runs.keeping(runner.folder))
+        runner.progress.plan(letters * (1 + request.copies))
+    words = sys.argv[1:]
     if golden_file is not None and not golden_file.exists():
-        return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, tell, words), out)
-    first = _read(sides[0], request, tell) if golden_file is None else read_golden(golden_file)
-    second = _read(sides[-1], request, tell)
-    comparison = compare(first, second, request, tell)
+        return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, runner, words), out)
+    golden = None if golden_file is None else read_golden(golden_file)
+    files_first = sorted(sides, key=lambda side: bool(side.words))  # they may be refused, and commands may take hours
+    by_letter = {side.letter: _read(side, request, runner) for side in files_first}
+    first, second = golden or by_letter["A"], by_letter["B"]
+    comparison = compare(first, second, request, runner)
     return Outcome(same_report.report(comparison, (first.subject, second.subject), words), out)
 
 
@@ -152,7 +159,7 @@ def read_golden(path: Path) -> SideRuns:
     return SideRuns(Subject("A", f"{path}: {golden.command}"), golden.curve, golden=golden)
 
 
-def compare(a: SideRuns, b: SideRuns, request: Request, tell: Tell = lambda text: None) -> CurveComparison:
+def compare(a: SideRuns, b: SideRuns, request: Request, runner: Runner) -> CurveComparison:
     """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
     aligned = judging.align(a.curve, b.curve, request.most_steps)
 
@@ -164,20 +171,19 @@ def compare(a: SideRuns, b: SideRuns, request: Request, tell: Tell = lambda text
     if not request.copies or comparison.verdict == "same":
         return comparison
     try:
-        copied = _copy([a, b], request.copies, request, tell)
-    except CommandError:  # the usual runs may have taken hours
-        tell(f"the answer without copies: {comparison.verdict}")
-        raise
-    comparison = judge(copied)
-    if 1 < comparison.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
-        tell(f"{MOST_COPIES} copies, before it is called another training")
-        comparison = judge(_copy(copied, MOST_COPIES, request, tell))
-    return comparison
+        copied = _copy([a, b], request.copies, request, runner)
+        by_copies = judge(copied)
+        if 1 < by_copies.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
+            runner.progress.tell(f"{MOST_COPIES} copies, before it is called another training")
+            by_copies = judge(_copy(copied, MOST_COPIES, request, runner))
+    except UserError as error:  # the usual runs may have taken hours
+        raise type(error)(f"{error} The answer without copies: {comparison.verdict}.") from None
+    return by_copies
 
 
-def _store(path: Path, side: Subject, request: Request, tell: Tell, words: Sequence[str]) -> Report:
+def _store(path: Path, side: Subject, request: Request, runner: Runner, words: Sequence[str]) -> Report:
     """Store the curve of a side, with what its copies differ by."""
-    new = _read(side, request, tell)
+    new = _read(side, request, runner)
     if not np.isfinite(new.curve.losses).all():
         place = int(np.argmin(np.isfinite(new.curve.losses)))
         raise SpecError(
@@ -185,7 +191,7 @@ def _store(path: Path, side: Subject, request: Request, tell: Tell, words: Seque
             "training first."
         )
     if request.copies:
-        (new,) = _copy([new], request.copies, request, tell)
+        (new,) = _copy([new], request.copies, request, runner)
     curve, copies = new.curve, _measure(new, np.arange(len(new.curve.steps)), request)
     golden = GoldenCurve(
         command=side.text,
@@ -207,28 +213,26 @@ def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, P
     return (losses[0], losses[-1]) if losses else (None, None)
 
 
-def _read(side: Subject, request: Request, tell: Tell) -> SideRuns:
-    if side.words:
-        tell(f"{side.name} runs")
-    return SideRuns(side, side.read(request.columns).curve)
+def _read(side: Subject, request: Request, runner: Runner) -> SideRuns:
+    return SideRuns(side, runner.run(side, request.columns).curve if side.words else side.read(request.columns))
 
 
-def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) -> list[SideRuns]:
+def _copy(sides: Sequence[SideRuns], number: int, request: Request, runner: Runner) -> list[SideRuns]:
     """Run commands again until each has so many copies. With `--ulp`, at least one of them has to move values."""
     copied = list(sides)
-    for seed in range(1, number + 1):
-        for place, side in enumerate(copied):
-            if not side.subject.words or len(side.copies) >= seed or not side.moved:
-                continue
-            tell(f"{side.subject.name}: copy {seed} of {number}")
-            run = side.subject.read(request.columns, seed if request.ulp else None)
-            moved = not request.ulp or bool(run.moved)
-            if request.ulp and run.moved == 0:
-                raise CommandError(
-                    f"{side.subject.letter} calls nudge(), but no value was moved. Received: {side.subject.text}. Call it on "
-                    "floating-point values, behind the conversion of integers."
-                )
-            copied[place] = side._replace(copies=[*side.copies, run.curve], moved=moved)
+    runner.progress.plan([copied[place].subject.letter for place in _missing(copied, number)])
+    while missing := _missing(copied, number):
+        side = copied[missing[0]]
+        run = runner.run(side.subject, request.columns, len(side.copies) + 1, number, is_moved=request.ulp)
+        if request.ulp and run.moved == 0:
+            raise CommandError(
+                f"{side.subject.letter} calls nudge(), but no value was moved. Received: {side.subject.text}. Call it on "
+                "floating-point values, behind the conversion of integers."
+            )
+        moved = not request.ulp or bool(run.moved)
+        copied[missing[0]] = side._replace(copies=[*side.copies, run.curve], moved=moved)
+        if not moved:
+            runner.progress.plan([copied[place].subject.letter for place in _missing(copied, number)])
     if request.ulp and not any(side.is_copied for side in copied):
         texts = " and ".join(side.subject.text for side in copied if side.subject.words)
         raise CommandError(
@@ -236,6 +240,16 @@ def _copy(sides: Sequence[SideRuns], number: int, request: Request, tell: Tell) 
             "call it on the data or the initial weights."
         )
     return copied
+
+
+def _missing(sides: Sequence[SideRuns], number: int) -> list[int]:
+    """Return the places of the sides whose commands have to run again, once for each copy, in turn."""
+    return [
+        place
+        for copy in range(number)
+        for place, side in enumerate(sides)
+        if side.subject.words and side.moved and len(side.copies) <= copy
+    ]
 
 
 def _measure(side: SideRuns, places: npt.NDArray[np.int64], request: Request) -> Copies | None:

@@ -21,7 +21,7 @@ from compare.tools.same import causes as pattern_causes
 from compare.tools.same import same_words
 from compare.tools.same.causes import CurveCause
 from compare.tools.same.curves import UNITS, Curve
-from compare.tools.same.judging import CurveComparison, scale_of, start_tolerance
+from compare.tools.same.judging import CurveComparison, Floats, scale_of, start_tolerance
 from compare.tools.same.subjects import Subject
 
 NAME, RESULTS_FILE, STEPS_FILE = "same", "same.json", "steps.csv"
@@ -38,10 +38,12 @@ _STEP_COLUMNS = (
     Column("step", "step"),
     Column("a", "A", 6),
     Column("b", "B", 6),
-    Column("difference", "difference", -1),
-    Column("limit", "by rounding", -1),
+    Column("relative", "difference", -1),
+    Column("relative_limit", "by rounding", -1),
     Column("explained", "explained"),
 )
+_FILE_COLUMNS = (*_STEP_COLUMNS, Column("difference", "absolute difference"), Column("limit", "absolute limit"))
+_STEPS_TITLE = "Losses by step, differences relative to the larger loss"
 _CAUSE_COLUMNS = (
     Column("cause", "cause", pick="name"),
     Column("sentence", "what", pick=same_words.cause_sentence),
@@ -62,7 +64,7 @@ def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: S
         cause_sentences = same_words.sentences([_statement("no_cause", "info")])
     steps = _rows(comparison)
     table, screen_table = (
-        Table("steps", "Losses by step", _STEP_COLUMNS, _around(comparison, steps, *extent))
+        Table("steps", _STEPS_TITLE, _STEP_COLUMNS, _around(comparison, steps, *extent))
         for extent in (_REPORT_STEPS, _SCREEN_STEPS)
     )
     return Report(
@@ -81,15 +83,15 @@ def report(comparison: CurveComparison, sides: tuple[Subject, Subject], words: S
             Table.from_items("causes", "Possible causes", _CAUSE_COLUMNS, causes),
             table,
         ],
-        files={STEPS_FILE: tables.to_csv(Table("all_steps", "All steps", _STEP_COLUMNS, steps))},
+        files={STEPS_FILE: tables.to_csv(Table("all_steps", "All steps", _FILE_COLUMNS, steps))},
         drawings={"losses": _drawing(comparison)},
         commands=[("This report:", f"{document.COMPARE} {wording.shell(words)}")] if words else [],
         values={
             "verdict": verdict,
             "holds": holds,
             "steps": len(comparison.aligned.steps),
-            "first_difference": _row_at(comparison, steps, comparison.first),
-            "first_beyond_rounding": _row_at(comparison, steps, comparison.first_beyond),
+            "first_difference": _row_at(steps, comparison.first),
+            "first_beyond_rounding": _row_at(steps, comparison.first_beyond),
             "causes": [_plain(cause) for cause in causes],
             "statements": [*statements, *cautions],
         },
@@ -171,10 +173,9 @@ def _first_difference(comparison: CurveComparison) -> list[Statement]:
         return []
     place = first if comparison.first_beyond is None else comparison.first_beyond
     aligned = comparison.aligned
-    limit = float(comparison.limit[place] / (scale_of(aligned)[place] or 1.0))
     values = {
         "step": int(aligned.steps[place]), "a": float(aligned.a[place]), "b": float(aligned.b[place]),
-        "relative": float(comparison.relative[place]), "limit": limit,
+        "relative": float(comparison.relative[place]), "limit": float(_relative_limit(comparison)[place]),
         "moved": comparison.is_moved,
     }  # fmt: skip
     statements = [_statement("first_difference", "finding", values)]
@@ -238,12 +239,18 @@ def _curve_cautions(curve: Curve, letter: str) -> list[Statement]:
 
 def _rows(comparison: CurveComparison) -> list[dict[str, Any]]:
     aligned = comparison.aligned
-    columns = (aligned.steps, aligned.a, aligned.b, comparison.difference, comparison.limit)
-    return [
-        {"step": step, "a": a, "b": b, "difference": difference, "limit": limit,
-         "explained": "yes" if difference <= limit else "no"}
-        for step, a, b, difference, limit in zip(*(column.tolist() for column in columns), strict=True)
-    ]  # fmt: skip
+    columns = {
+        "step": aligned.steps, "a": aligned.a, "b": aligned.b, "difference": comparison.difference, "limit": comparison.limit,
+        "relative": comparison.relative, "relative_limit": _relative_limit(comparison),
+        "explained": np.where(comparison.difference <= comparison.limit, "yes", "no"),
+    }  # fmt: skip
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(values.tolist() for values in columns.values()), strict=True)]
+
+
+def _relative_limit(comparison: CurveComparison) -> Floats:
+    """Return the largest differences that rounding explains, relative to the larger loss of each step."""
+    scale = scale_of(comparison.aligned)
+    return comparison.limit / np.where(scale > 0, scale, 1.0)
 
 
 def _around(comparison: CurveComparison, rows: list[dict[str, Any]], before: int, number: int) -> list[dict[str, Any]]:
@@ -253,8 +260,8 @@ def _around(comparison: CurveComparison, rows: list[dict[str, Any]], before: int
     return rows[start : start + number]
 
 
-def _row_at(comparison: CurveComparison, rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
-    return None if place is None else {**rows[place], "relative": float(comparison.relative[place])}
+def _row_at(rows: list[dict[str, Any]], place: int | None) -> dict[str, Any] | None:
+    return None if place is None else rows[place]
 
 
 def _plain(cause: CurveCause) -> dict[str, Any]:
@@ -282,7 +289,7 @@ def _drawing(comparison: CurveComparison) -> document.Drawing:
         differences.plot(steps, np.where(limit > 0, limit, np.nan), color=COLOURS[6], label="by rounding")
         differences.set_yscale("log")
         differences.set_xlabel("step")
-        differences.set_ylabel("absolute difference")
+        differences.set_ylabel("difference of the losses")
         differences.legend(loc="lower right")
         return True
 

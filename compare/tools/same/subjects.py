@@ -21,6 +21,7 @@ from compare.tools.same.curves import Curve, LossesError
 
 LOSSES_WORD = "{losses}"
 """Stands in a command for the file or folder that it writes its losses to."""
+_LOSSES, _OUTPUT = "losses", "output.txt"
 SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -84,56 +85,65 @@ class Subject(NamedTuple):
             return None
         return devices[1].count(",") + 1 if "," in devices[1] else int(devices[1])
 
-    def read(self, columns: Columns, seed: int | None = None) -> Run:
-        """Read the file, or run the command and read what it wrote.
+    def read(self, columns: Columns) -> Curve:
+        """Read the file."""
+        return curves.read(Path(self.text), *columns)
+
+    def run(self, columns: Columns, folder: Path, seed: int | None = None) -> Run:
+        """Run the command, and read what it wrote.
 
         Args:
+            folder: gets what the command has printed, and written to `{losses}`, if it fails or its losses cannot be read.
             seed: seed of a copy whose inputs are moved. None: inputs stay.
         """
-        if not self.words:
-            return Run(curves.read(Path(self.text), *columns), None)
         with PrivateFolder() as temporary:
-            folder = temporary.path.resolve()
-            target, count_file = folder / "losses", folder / "count"
-            variables = {name: value for name, value in os.environ.items() if name not in (SEED_VARIABLE, COUNT_VARIABLE)}
-            if seed is not None:
-                variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
-            before = _states(self.written)
-            words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
-            output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
-            if code:
-                lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
-                last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""
-                raise CommandError(
-                    f"{self.letter} failed ({describe_exit(code)}){last}. Received: {self.text}. Run it by hand."
-                )
-            moved = _moved(count_file)
-            if self.written is not None:
-                changed = [path for path, state in _states(self.written).items() if before.get(path) != state]
-                if not changed:
-                    raise CommandError(
-                        f"{self.letter} wrote no losses to {self.written}. Received: {self.text}. Name its file with --losses."
-                    )
-                return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
-            if any(LOSSES_WORD in word for word in self.words):
-                return Run(self._renamed(curves.read(self._written_losses(folder, target), *columns), folder), moved)
+            place = temporary.path.resolve()
             try:
-                return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
-            except LossesError as error:
-                raise CommandError(str(error)) from None
+                return self._run(columns, place, seed)
+            except BaseException:
+                for path in [*place.glob(f"{_LOSSES}*"), *place.glob(_OUTPUT)]:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    shutil.move(path, folder)
+                raise
 
-    def _written_losses(self, folder: Path, target: Path) -> Path:
+    def _run(self, columns: Columns, place: Path, seed: int | None) -> Run:
+        target, count_file = place / _LOSSES, place / "count"
+        variables = {name: value for name, value in os.environ.items() if name not in (SEED_VARIABLE, COUNT_VARIABLE)}
+        if seed is not None:
+            variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
+        before = _states(self.written)
+        words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
+        output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
+        if output.strip():
+            (place / _OUTPUT).write_text(output, encoding="utf-8")
+        if code:
+            lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
+            last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""
+            raise CommandError(f"{self.letter} failed ({describe_exit(code)}){last}. Received: {self.text}. Run it by hand.")
+        moved = _moved(count_file)
+        if self.written is not None:
+            changed = [path for path, state in _states(self.written).items() if before.get(path) != state]
+            if not changed:
+                raise CommandError(
+                    f"{self.letter} wrote no losses to {self.written}. Received: {self.text}. Name its file with --losses."
+                )
+            return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
+        try:
+            if any(LOSSES_WORD in word for word in self.words):
+                return Run(curves.read(self._written_losses(place), *columns), moved)
+            return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
+        except LossesError as error:
+            raise CommandError(str(error).replace(str(target), LOSSES_WORD)) from None
+
+    def _written_losses(self, place: Path) -> Path:
         """Return the file or folder that was written in the place of `{losses}`, with whatever suffix."""
-        written = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
+        written = sorted(place.glob(f"{_LOSSES}*"))
         if len(written) != 1:
-            names = wording.listed(path.name.replace(target.name, LOSSES_WORD, 1) for path in written)
+            names = wording.listed(path.name.replace(_LOSSES, LOSSES_WORD, 1) for path in written)
             raise CommandError(
                 f"{self.letter} must write its losses to {LOSSES_WORD}. Received: {names}. Let it write one file there."
             )
         return written[0]
-
-    def _renamed(self, curve: Curve, folder: Path) -> Curve:
-        return curve._replace(source=curve.source.replace(f"{folder}/losses", LOSSES_WORD))
 
 
 def subject(letter: str, text: str, written: Path | None = None) -> Subject:

@@ -529,6 +529,27 @@ def test_trainings_of_which_times_alone_are_judged_end_after_three_disturbed_rou
     assert regress(*times).exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("planned", "spoilt", "is_their_fault"),
+    [(3, 1, False), (3, 3, False), (4, 1, False), (4, 4, False), (5, 1, True), (6, 2, True), (6, 3, True)],
+)
+def test_other_programs_are_no_reason_where_too_few_pairs_were_planned_for_a_verdict(
+    stand_in: StandIn, tmp_path: Path, planned: int, spoilt: int, *, is_their_fault: bool
+) -> None:
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(run, noise=TAKEN) if run.repeat < spoilt else run
+    out = tmp_path / "out"
+    done = regress("--interleaved", "before", "--metric", "epoch_seconds", "--repeats", planned, "--out", out)
+    screen = " ".join(done.stdout.split())
+    whole_report = " ".join((out / "regress.md").read_text(encoding="utf-8").split())
+    assert done.exit_code == 5
+    for text in (screen, whole_report):
+        assert ("other programs took cores from" in text) is is_their_fault, text
+    assert ("when the machine is idle" in screen) is is_their_fault
+    assert ("more pairs" in screen) is not is_their_fault
+    assert ("(a verdict needs 5)" in screen and "--repeats 5" in screen) or is_their_fault
+    assert ("makes the disturbed pairs again" in whole_report) is (is_their_fault and spoilt == 3)
+
+
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     plan = comparisons.with_fields(
         comparisons.comparison([comparisons.row("pytorch")]), argv=["regress", "--interleaved", "before"]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from compare.cli.progress import display
 from compare.tools.same import same
+from compare.tools.same.runs import Runner
 from compare.tools.same.same import Request
 from compare.tools.same.subjects import Columns, Subject
 from tests.support.command_line import convtwins
@@ -32,9 +34,11 @@ def test_a_small_excess_over_a_stored_curve_gets_all_copies(apart: str, verdict:
         return Subject(letter, " ".join(words), words)
 
     request, file = Request(Columns(), 3, ulp=True), Path("golden.json")
-    assert same._store(file, side("A", "0"), request, lambda text: None, []).exit_code == 1
-    new_side = same._read(side("B", apart), request, lambda text: None)
-    comparison = same.compare(same.read_golden(file), new_side, request)
+    with display() as progress:
+        runner = Runner(Path("runs"), progress)
+        assert same._store(file, side("A", "0"), request, runner, []).exit_code == 1
+        new_side = same._read(side("B", apart), request, runner)
+        comparison = same.compare(same.read_golden(file), new_side, request, runner)
     new = comparison.copies[1]
     assert (comparison.verdict, 0 if new is None else new.number) == (verdict, copies)
 

@@ -250,7 +250,7 @@ OTHER = GOOD.replace("0.5", "0.6")
         ([GOOD, GOOD, "--losses", "nowhere.jsonl"], ["nowhere.jsonl", "--losses"]),
         ([GOOD, GOOD, "--losses", "old.jsonl"], ["wrote no losses", "old.jsonl"]),
         ([GOOD, GOOD, "--loss", "los"], ["los", "step, loss", "--loss"]),
-        ([GOOD, OTHER, *MOVED], ["nudge()", "convtwins.ulp", "the answer without copies: another training"]),
+        ([GOOD, OTHER, *MOVED], ["nudge()", "convtwins.ulp", "The answer without copies: another training"]),
         ([fails("import os; os.kill(os.getpid(), 9)"), GOOD], ["A failed", "SIGKILL"]),
     ],
 )

@@ -1,0 +1,158 @@
+"""Runs of commands: their progress, and what stays of them where the comparison fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compare.cli.interrupt import Interrupted
+from compare.tools.same import curves, runs
+from compare.tools.same.curves import Curve
+from tests.support.command_line import Ended, convtwins
+
+TRAINING = """import os, sys
+target, apart, failing = sys.argv[1:]
+copy = os.environ.get("CONVTWINS_ULP", "0")
+with open(target, "w") as file:
+    file.write('{"step": 1, "loss": %r}\\n' % (1.5 + float(apart) + 1e-7 * int(copy)))
+if copy != "0":
+    with open(os.environ["CONVTWINS_ULP_COUNT"], "a") as file:
+        file.write("5")
+sys.exit(3 if copy == failing else 0)
+"""
+MOVED = ("--copies", "3", "--ulp")
+FIRST_COPIES = ("A-copy-1.jsonl", "B-copy-1.jsonl")
+_END = re.compile(r"([AB]) \(.*\)(?:, copy (\d) of 3)?: \d+:\d\d(?:; (\d) left, about \d+:\d\d)?\.")
+
+
+@pytest.fixture(autouse=True)
+def scripts(here: Path) -> Path:
+    (here / "train.py").write_text(TRAINING)
+    (here / "print.py").write_text("import sys\nprint(sys.argv[1])\n")
+    return here
+
+
+def training(apart: float = 0.0, failing: str = "none", target: str = "{losses}.jsonl") -> str:
+    return f"{sys.executable} train.py {target} {apart} {failing}"
+
+
+def printing(text: str) -> str:
+    """A command that prints a text."""
+    return f"{sys.executable} print.py '{text}'"
+
+
+def failed(*words: str, results: str = "results") -> tuple[Ended, dict[str, Path]]:
+    """A command that failed, and the files of the folder that its error names."""
+    ended = convtwins("same", *words)
+    assert ended.exit_code in (1, 2) and ended.stdout == "", ended.output
+    (folder,) = Path(results).glob("*-same-*")
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("[!.]*") if path.is_file()}
+    assert f"What was measured is in {folder}: " in ended.stderr and all(name in ended.stderr for name in files), ended.stderr
+    return ended, files
+
+
+def test_every_run_is_announced_and_its_end_tells_the_time_that_is_left() -> None:
+    ended = convtwins("same", training(), training(0.5), *MOVED)
+    begun = [line.removesuffix(" ...") for line in ended.progress if line.endswith(" ...")]
+    ends = [_END.fullmatch(line) for line in ended.progress if not line.endswith(" ...")]
+    order = [("A", None), ("B", None), *((letter, copy) for copy in "123" for letter in "AB")]
+    assert [end and end.groups() for end in ends] == [(*run, left) for run, left in zip(order, [*"7654321", None], strict=True)]
+    assert [re.sub(r" \(.*\)(, copy (\d) of 3)?", r"\2", line) for line in begun] == [
+        "A",
+        "B",
+        "A1",
+        "B1",
+        "A2",
+        "B2",
+        "A3",
+        "B3",
+    ]
+
+
+def test_the_losses_before_a_copy_that_fails_stay_and_can_be_compared() -> None:
+    ended, files = failed(training(), training(0.5, failing="2"), *MOVED)
+    assert "B failed (exit code 3)" in ended.stderr and "The answer without copies: another training." in ended.stderr
+    copies = {f"{letter}-copy-{copy}.jsonl" for letter, copy in ("A1", "B1", "A2")}
+    assert files.keys() == {"A.jsonl", "B.jsonl", *copies, "B-copy-2/losses.jsonl"}
+    again = convtwins("same", str(files["A.jsonl"]), str(files["B-copy-2/losses.jsonl"]), "--json")
+    difference = json.loads(again.stdout)["first_difference"]
+    assert (difference["a"], difference["b"]) == (1.5, 1.5 + 0.5 + 2e-7)
+
+
+def test_the_first_losses_in_a_file_that_every_run_writes_stay() -> None:
+    first, second = training(failing="1", target="log.jsonl"), training(0.5, target="log.jsonl")
+    _, files = failed(first, second, "--losses", "log.jsonl", *MOVED)
+    assert files.keys() == {"A.jsonl", "B.jsonl"} and curves.read(files["A.jsonl"]).losses.tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "names"),
+    [
+        (training(), training(0.5), ["--loss", "los"], {"A/losses.jsonl"}),
+        (training(), f"{sys.executable} -c 'raise SystemExit(3)'", [], {"A.jsonl"}),
+        (training(), printing('{"step": 1000, "loss": 1}'), [], {"A.jsonl", "B.jsonl"}),
+        (training(), printing("step 1: 0.5"), [], {"A.jsonl", "B/output.txt"}),
+        (printing('{"step": 1, "loss": 1}'), printing('{"step": 1, "loss": 2}'), MOVED, {"A.jsonl", "B.jsonl", *FIRST_COPIES}),
+    ],
+    ids=["another column", "no losses", "no common step", "a line that is no JSON", "no hook"],
+)
+def test_what_was_measured_stays_whatever_fails(a: str, b: str, options: Sequence[str], names: set[str]) -> None:
+    _, files = failed(a, b, *options)
+    assert files.keys() == names
+
+
+def test_losses_that_are_no_golden_curve_stay() -> None:
+    _, files = failed(printing('{"step": 1, "loss": NaN}'), "--golden", "golden.json")
+    assert files.keys() == {"A.jsonl"} and not Path("golden.json").exists()
+
+
+def test_losses_stay_beside_the_report_that_was_to_be_written() -> None:
+    _, files = failed(training(), training(0.5, failing="0"), "--out", "reports/one", results="reports")
+    assert files.keys() == {"A.jsonl", "B/losses.jsonl"} and not Path("results").exists()
+
+
+def test_a_file_that_cannot_be_read_is_refused_before_a_command_runs() -> None:
+    Path("bad.jsonl").write_text('{"step": 1}\n')
+    ended = convtwins("same", training(target="ran.jsonl"), "bad.jsonl")
+    assert ended.exit_code == 2 and "bad.jsonl" in ended.stderr
+    assert not Path("ran.jsonl").exists() and not Path("results").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--out", "reports/one")])
+def test_an_answer_leaves_nothing_but_its_report(here: Path, options: tuple[str, ...]) -> None:
+    before = {*here.iterdir()}
+    assert convtwins("same", training(), training(0.5), *options).exit_code == 1
+    assert {*here.iterdir()} - before == ({here / "reports"} if options else set())
+    assert [path.name for path in here.glob("reports/*")] == ["one"] * bool(options)
+
+
+def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = here / "results" / "same"
+
+    def measure() -> None:
+        with runs.keeping(folder):
+            curves.write(folder / "A.jsonl", Curve("a", np.array([1]), np.array([0.5])))
+            raise Interrupted(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        measure()
+    assert f"{folder}: A.jsonl" in capsys.readouterr().err and (folder / "A.jsonl").exists()
+
+
+@pytest.mark.parametrize("epochs", [None, [0, 0, 1]])
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_a_curve_is_read_as_it_was_written(epochs: list[int] | None, *, is_counted: bool) -> None:
+    steps = [1, 2, 3] if is_counted else [0, 5, 7]
+    known = None if epochs is None else np.array(epochs)
+    curve = Curve("a", np.array(steps), np.array([0.1, np.nan, 1 / 3]), known, is_counted)
+    curves.write(Path("a.jsonl"), curve)
+    again = curves.read(Path("a.jsonl"))
+    assert np.array_equal(again.losses, curve.losses, equal_nan=True) and again.steps.tolist() == steps
+    assert again.is_counted is is_counted and (None if again.epochs is None else again.epochs.tolist()) == epochs
