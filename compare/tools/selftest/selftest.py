@@ -157,7 +157,9 @@ def command(
     cores: Annotated[
         int | None, typer.Option(min=1, help="Of --real-pairs: cores of a run. Default: 1 for each replica.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help=f"Of --real-pairs: epochs of a run, of {EPOCH_STEPS} steps each.")] = PAIR_EPOCHS,
+    epochs: Annotated[
+        int, typer.Option(min=1, help=f"Of --real-pairs: epochs of a run, of {EPOCH_STEPS} steps each.")
+    ] = PAIR_EPOCHS,
     slowdown: Annotated[
         float,
         Percent(is_open=True),
