@@ -121,7 +121,7 @@ class Candidates(Generic[SideT]):
     open_pairs: Callable[[SideT, SideT, Path], AbstractContextManager[PairLoop[Any, Any]]]
     """Context manager of the pairs of two candidates, base and head, in a folder."""
     environments: Mapping[int, Environment]
-    """Environment of each candidate by its place, as far as it is known. All commits have that of place 0."""
+    """Environment of each candidate by its place, where it is known. All commits have that of place 0."""
     figure: str = ""
     """Name of the figure that is followed, if a command has one of its own. Empty: that of the metric."""
 
