@@ -14,8 +14,10 @@ Each benchmark of pytest-benchmark gets facts under `extra_info["convtwins"]`:
 | `limit`, `metric`, `fail_when_faster` | what its markers say, and nothing else |
 | `marked` | true if it has a marker |
 
-After the table of pytest-benchmark each benchmark has one line: how many times as long it took as in the stored files of the
-commit before. The fixture `paired` lets two callables take turns, see `Paired`.
+Below the table of pytest-benchmark each benchmark has one line, if there is a stored baseline: how many times as long it took.
+The stored baseline is what pytest-benchmark has saved of another commit (`--benchmark-autosave`), see `judge`.
+
+The fixture `paired` lets two callables take turns, see `Paired`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ METRICS = ("median", "mean", "min", "max", "q1", "q3")
 
 _MARKER = (
     "convtwins(limit=0.05, metric='median', fail_when_faster=False): growth of a benchmark that counts, as a fraction or as "
-    "'5%'; the statistic that is judged; whether a gain beyond the limit fails too, because the baseline is out of date."
+    "'5%'; the statistic that is judged; whether a gain beyond the limit fails too, because the stored "
+    "baseline is out of date."
 )
 _LEAST_SECONDS = 0.5
 """The kernel counts CPU time in hundredths of a second. A shorter benchmark gets the figures of the whole session."""
@@ -171,9 +174,9 @@ class BenchmarkRecorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Show the verdicts below the table of pytest-benchmark."""
+        """Show the verdicts below the table of pytest-benchmark. Without a stored baseline there are none."""
         if self._lines:
-            terminalreporter.section("convtwins: times of the stored baseline", sep="-")
+            terminalreporter.section("convtwins: beside the stored baseline", sep="-")
             for line in self._lines:
                 terminalreporter.write_line(line)
 
@@ -273,10 +276,13 @@ class _Candidate(NamedTuple):
 
 
 def judge(config: pytest.Config) -> list[BaselineVerdict]:
-    """Compare the benchmarks of this session with those that pytest-benchmark has stored of the newest other commit.
+    """Compare the benchmarks of this session with the stored baseline: the files of the other commit that was stored last.
 
-    One process is one sample. So the interval is that of one more process of the baseline (a prediction interval). It holds
-    at 95 % for each benchmark, and the verdicts for all together (Holm). It cannot know how the machine changed meanwhile.
+    One process is one sample. So the interval is that of one more process of the stored baseline (a prediction interval). It
+    holds at 95 % for each benchmark, and the verdicts for all together (Holm). It cannot know how the machine changed since.
+
+    Returns:
+        A verdict for each benchmark, and a line for each file that cannot be read. No verdicts without a stored baseline.
     """
     session: Any = getattr(config, "_benchmarksession", None)
     benchmarks = [entry for entry in getattr(session, "benchmarks", []) if entry and not entry.has_error]
@@ -330,7 +336,7 @@ def stored_files(storage: Any) -> tuple[list[dict[str, Any]], list[Path]]:
 
 
 def _is_whole(values: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether a stored file has all that a baseline needs, in its types."""
+    """Return whether a stored file has all that the stored baseline needs, in its types."""
     if not isinstance(values, dict) or not isinstance(values.get("datetime"), str):
         return False
     if not all(isinstance(values.get(name) or {}, dict) for name in ("machine_info", "commit_info")):
@@ -359,9 +365,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _baseline(files: Sequence[dict[str, Any]], commit: dict[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
-    """Return the newest other commit, and its files. With uncommitted changes, this commit itself is another one.
+    """Return the stored baseline: the other commit that was stored last, and its files. None: there is none.
 
-    Files of another host or version of Python are left out.
+    With uncommitted changes, this commit itself is another one. Files of another host or version of Python are left out, and
+    so are those without a commit or with uncommitted changes.
     """
     by_commit: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(files, key=lambda values: str(values["datetime"])):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.spec import SpecError
+from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS
 
 JSON_WORD = "{json}"
 """Stands in a command for the file that it writes its figures to."""
@@ -29,6 +30,13 @@ class BenchmarkCommand:
     @property
     def name(self) -> str:
         return f"pytest {self.text}".strip() if self.option == "--pytest" else self.text
+
+    @property
+    def metric(self) -> str:
+        """Metric of its figures."""
+        if self.option == "--pytest":
+            return SECONDS
+        return FIGURE if JSON_WORD in self.text else COMMAND_SECONDS
 
     def check(self) -> None:
         """Refuse a command that cannot be measured, before anything is checked out."""

@@ -17,7 +17,15 @@ from common.machine.plain_file import PlainFileError
 from compare.cli.errors import FolderError
 from compare.results.workspace import FolderKind, PlannedWork
 from compare.statistics.statistics import Spread
-from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject, Measurement, parse_time, spread_of
+from compare.tools.regression.measured import (
+    COMMAND_SECONDS,
+    FIGURE,
+    SECONDS,
+    MeasuredSubject,
+    Measurement,
+    parse_time,
+    spread_of,
+)
 
 MACHINE_KEY = "convtwins"
 """Key of this suite's facts: in `machine_info` of a file, and in `extra_info` of a benchmark, see `convtwins.pytest_plugin`."""
@@ -100,7 +108,8 @@ def _benchmark_subject(values: dict[str, Any], suffix: str) -> MeasuredSubject:
     overall = Spread(median=stats[statistic], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     taken = max(notes.get("cores_taken") or 0.0, notes.get("cores_stolen") or 0.0)
     is_disturbed = taken > DISTURBED_FROM
-    metric = FIGURE if notes.get("is_figure") else SECONDS
+    quantity = notes.get("quantity")  # of a command: see `BenchmarkCommand.metric`
+    metric = quantity if quantity in (COMMAND_SECONDS, FIGURE) else SECONDS
     return MeasuredSubject(
         id=values["fullname"] + suffix,
         name=values["name"] + suffix,

@@ -29,7 +29,7 @@ from compare.tools.regression import benchmark_files
 from compare.tools.regression.benchmark_command import JSON_WORD, BenchmarkCommand
 from compare.tools.regression.benchmark_files import MACHINE_KEY, BenchmarkPlan
 from compare.tools.regression.benchmark_sides import BenchmarkSide
-from compare.tools.regression.measured import MeasuredSubject, Measurement
+from compare.tools.regression.measured import FIGURE, MeasuredSubject, Measurement
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError, output
 from compare.tools.regression.samples import is_named
@@ -277,10 +277,9 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
     def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:
         """Return a command's figures in the form of pytest-benchmark: its wall seconds, or those that it wrote."""
         figures: dict[str, float] = {self.command.name: seconds}
-        notes: dict[str, Any] = {"cores_taken": taken}
-        if JSON_WORD in self.command.text:
-            notes["is_figure"] = True
+        if self.command.metric == FIGURE:
             figures = _read_figures(written)
+        notes = {"cores_taken": taken, "quantity": self.command.metric}
         return {
             "machine_info": {},
             "commit_info": {},

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,32 +56,28 @@ class BenchmarkSide:
         return self.facts.environment.interpreter
 
 
-def from_environments(sides: Sequence[str], pythons: Sequence[str]) -> list[BenchmarkSide]:
-    """Return this folder's code in several environments.
+def from_environment(side: str, python: str) -> BenchmarkSide:
+    """Return this folder's code in an environment.
 
     Args:
-        sides: id of each side.
-        pythons: its environment, see `contestants.interpreter`.
+        side: id of the side.
+        python: its environment, see `contestants.interpreter`.
     """
     here = Path.cwd()
     answer = revisions.git("rev-parse", "--show-toplevel", at=here)
     root = None if answer.returncode else Path(answer.stdout.strip())
     code = code_version.describe(root) if root else {}
-    changes_hash = _hash_changes(root) if root and code.get("dirty") else None
-    described: list[BenchmarkSide] = []
-    for side, python in zip(sides, pythons, strict=True):
-        environment, _ = _describe(contestants.interpreter(python))
-        facts = PlannedSide(
-            name=python,
-            commit=code.get("commit"),
-            dirty=bool(code.get("dirty")),
-            changes_hash=changes_hash,
-            repository=None,
-            environment=environment,
-        )
-        user_paths = map(str, revisions.python_path_at(lambda path: path))
-        described.append(BenchmarkSide(side, facts, here, python_path=tuple(user_paths)))
-    return described
+    environment, _ = _describe(contestants.interpreter(python))
+    facts = PlannedSide(
+        name=python,
+        commit=code.get("commit"),
+        dirty=bool(code.get("dirty")),
+        changes_hash=_hash_changes(root) if root and code.get("dirty") else None,
+        repository=None,
+        environment=environment,
+    )
+    user_paths = map(str, revisions.python_path_at(lambda path: path))
+    return BenchmarkSide(side, facts, here, python_path=tuple(user_paths))
 
 
 class Repository:

@@ -21,10 +21,8 @@ from compare.running import options
 from compare.running.contestants import Contestant
 from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression import bisect_report, candidates, requests, revisions
-from compare.tools.regression.benchmark_command import JSON_WORD
 from compare.tools.regression.bisection import BisectionOutcome
 from compare.tools.regression.candidates import Bisection, BisectionQuery, Candidates
-from compare.tools.regression.measured import FIGURE, SECONDS
 from compare.tools.regression.records import JUDGED, choices, metrics_named
 from compare.tools.regression.regress_screen import MeasuredBy
 
@@ -88,7 +86,7 @@ def command(
     invocation.interrupt_message = requests.interrupted(folder, has_checkouts=False)
     query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments, only)
     if (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
-        query = replace(query, metric=FIGURE if JSON_WORD in benchmark_command.text else SECONDS)
+        query = replace(query, metric=benchmark_command.metric)
         workspace = invocation.hold(candidates.open_workspace(query, 0, folder))
         command_candidates = candidates.from_command(
             benchmark_command, query, python or sys.executable, most_repeats, invocation.progress

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from common.artifacts.schema import Environment
 from common.machine.machine import processors
 from compare.cli.terminal import FULL
 from compare.cli.wording import count, percent
 from compare.judgement import environments, statement_words
-from compare.judgement.figures import times
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -21,9 +19,10 @@ from compare.statistics.statistics import SIGNIFICANCE
 from compare.tools.regression import bisection
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, NamedCandidate
 from compare.tools.regression.candidates import BisectionQuery, Candidates
-from compare.tools.regression.measured import SECONDS
+from compare.tools.regression.measured import FIGURE
 from compare.tools.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.tools.regression.regress_screen import GO_ON_IDLE, MeasuredBy, disturbed_words
+from compare.tools.regression.samples import is_time
 
 _TRIALS = (
     Column("what", "what is tested"),
@@ -69,10 +68,10 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
         {"candidate": titles[place], "reason": reason} for place, reason in sorted(outcome.skipped.items())
     ]
     tables = [Table("trials", "Tests, in order", _TRIALS, rows)]
-    end_environments: dict[str, Environment] = {}
-    if len(candidates.environments) == len(titles):
-        end_environments = {titles[place]: candidates.environments[place] for place in (outcome.last_good, outcome.first_bad)}
-    end_environments = environments.relevant_environments(end_environments, facts)
+    known = candidates.environments
+    end_environments = environments.relevant_environments(
+        {titles[place]: known[place] for place in (outcome.last_good, outcome.first_bad) if place in known}, facts
+    )
     tables += comparison_tables.environment_table(environments.differences(end_environments))
     sentences.insert(1, (comparison_tables.ENVIRONMENTS, statement_words.sentences(environments.statements(end_environments))))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
@@ -107,7 +106,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates[Any], query: Bisect
         exit_code=code,
         screen=Screen(
             subject=[f"Which change made {figure} of {candidates.subject} larger?", ends],
-            answers=_answers(outcome, title, dict(sentences), code, words),
+            answers=_answers(outcome, title, titles, dict(sentences), code, words),
             table=replace(tables[0], columns=tuple(column for column in _TRIALS if column.key in _ON_SCREEN)),
             next=_next(outcome, None if query.environments else candidates.items[outcome.first_bad].identity, measured_by),
         ),
@@ -119,13 +118,21 @@ _FOUND, _DOUBTS = "What was found", "Runs whose times do not count"
 
 
 def _answers(
-    outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Sequence[str]], code: int, words: _SearchWords
+    outcome: BisectionOutcome,
+    title: str,
+    titles: Sequence[str],
+    by_heading: Mapping[str, Sequence[str]],
+    code: int,
+    words: _SearchWords,
 ) -> list[Paragraph]:
     """The verdict, how sure it is, and what could not be measured."""
     tests = f"{count(len(outcome.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
     trouble = [*by_heading.get(_DOUBTS, ())]
     if outcome.skipped:
-        trouble.append(f"{count(len(outcome.skipped), words.candidate)} could not be measured: {FULL} says why.")
+        (place, reason), *others = sorted(outcome.skipped.items())
+        trouble.append(f"{titles[place]} was left out: {reason.removesuffix('.')}.")
+        if others:
+            trouble.append(f"{count(len(others), f'other {words.candidate}')} could not be measured: {FULL} says why.")
     answers = [
         Paragraph("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(outcome.outcome, "warn")),
         Paragraph("How sure", [tests]),
@@ -165,7 +172,7 @@ class _SearchWords(NamedTuple):
             figure=candidates.figure or heading(query.metric),
             candidate="environment" if of_environments else "commit",
             head="last environment" if of_environments else "branch",
-            is_time=query.metric == SECONDS or query.metric in times(),
+            is_time=query.metric != FIGURE and is_time(query.metric),
         )
 
     @property
@@ -225,7 +232,7 @@ def _sentences(
     method = [
         f"Each {words.candidate} is measured in turn with the base, the good one. It is bad if its {figure} over the base's is "
         "shown to be above the border, and good if it is shown to be below. The border is half of the difference between base "
-        "and head, on the logarithmic scale.",
+        "and head, on the logarithmic scale. The pairs of base and head alone set it.",
         "Paired t-tests on logarithms, which may stop at any number of pairs. All tests of the search share "
         f"{percent(SIGNIFICANCE)}: at most one search in 20 names a wrong change. Each interval is that of its test alone.",
     ]

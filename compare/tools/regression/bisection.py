@@ -2,7 +2,8 @@
 
 The good end is measured again beside each candidate, in turn, so that the machine's drift is left out. A candidate is bad if
 its figure over the good end's is shown to be above a border, and good if it is shown to be below. The border is half of the
-difference between the ends, on the logarithmic scale.
+difference between the ends, on the logarithmic scale. The pairs of the ends alone set it, and each candidate has pairs of its
+own. So no candidate chooses the border that it is judged by.
 
 Each test may stop at any number of pairs (see `alpha_spending`). The level of 5 % is shared among all tests of the search: each
 gets its part of what is left, divided by the number of tests that are still to come.
@@ -156,7 +157,11 @@ def _classify(ratio: Ratio, border: float, level: float) -> Verdict:
 
 
 def _judge_ends(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
-    """Return (the border for the candidates, whether the bad end is shown to be above it)."""
+    """Return (the border for the candidates, whether the bad end is shown to be above it).
+
+    The ends are judged by a border from their own pairs. This asks for more than a difference that is shown: half of the growth
+    must exceed the error that a test against 1 allows. So equal ends are called different less often than by that test.
+    """
     border = math.sqrt(ratio.value)
     if ratio.value > 1.0 + threshold:
         return border, "bad" if _classify(ratio, border, level) == "bad" else "undecided"

@@ -13,8 +13,9 @@ from common.artifacts.schema import Environment
 from common.machine import machine
 from common.machine.machine import Facts
 from common.spec import SpecError
+from compare.cli.errors import LaunchError
 from compare.cli.progress import Display
-from compare.cli.wording import shortened
+from compare.cli.wording import listed, shortened
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.judgement.sides import BASE, HEAD
@@ -41,13 +42,14 @@ from compare.tools.regression.benchmark_command import BenchmarkCommand
 from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.measured import SECONDS
+from compare.tools.regression.measured import COMMAND_SECONDS
 from compare.tools.regression.pair_loop import WASTED_PAIRS, PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
 
 SideT = TypeVar("SideT")
+PreparedT = TypeVar("PreparedT")
 KIND, RECORD_FILE = "bisection", "bisection.json"
 _SHORT, _LONGEST_SUBJECT = 8, 48
 
@@ -118,8 +120,8 @@ class Candidates(Generic[SideT]):
     """Context manager of a candidate, by its place. It raises RevisionError if it cannot be measured."""
     open_pairs: Callable[[SideT, SideT, Path], AbstractContextManager[PairLoop[Any, Any]]]
     """Context manager of the pairs of two candidates, base and head, in a folder."""
-    environments: Sequence[Environment]
-    """Environment of each candidate, or the common one of all commits. Empty: the twin does not report it."""
+    environments: Mapping[int, Environment]
+    """Environment of each candidate by its place, where it is known. All commits have that of place 0."""
     figure: str = ""
     """Name of the figure that is followed, if a command has one of its own. Empty: that of the metric."""
 
@@ -156,7 +158,7 @@ def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Di
         with revisions.worktree(candidate.identity) as worktree:
             yield request.twins[row.contestant].at(*revisions.code_of_suite(worktree, candidate.name))
 
-    return _from_row(candidates, plan, row, ready, list(plan.environments.values()), request, progress)
+    return _from_row(candidates, {0: plan}, row, ready, request, progress)
 
 
 def _commits(good: str, bad: str, repository: Path | None, paths: Sequence[str]) -> list[Candidate]:
@@ -180,21 +182,22 @@ def _commits(good: str, bad: str, repository: Path | None, paths: Sequence[str])
 
 
 def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates[Contestant]:
-    """Return the environments in the order that they are named."""
-    candidates = _environments(pythons)
-    requests_by_place = [
-        replace(request, twins=request.twins.with_contestants(requests.in_environment(python, request.twins.contestants)))
-        for python in pythons
-    ]
-    plans = [comparison_plan.build_plan(place_request, progress) for place_request in requests_by_place]
-    row = _one_row(plans[-1])
+    """Return the environments in the order that they are named. One that cannot run is left out, see `_prepared`."""
+
+    def prepare(place: int) -> tuple[Contestant, Comparison]:
+        contestants = requests.in_environment(pythons[place], request.twins.contestants)
+        twins = request.twins.with_contestants(contestants)
+        plan = comparison_plan.build_plan(replace(request, twins=twins), progress)
+        return twins[_one_row(plan).contestant], plan
+
+    candidates, prepared = _prepared(_environments(pythons), prepare)
+    plans = {place: plan for place, (_, plan) in prepared.items()}
 
     @contextmanager
     def ready(place: int) -> Generator[Contestant]:
-        yield requests_by_place[place].twins[row.contestant]
+        yield prepared[place][0]
 
-    all_environments = [environment for plan in plans for environment in plan.environments.values()]
-    return _from_row(candidates, plans[-1], row, ready, all_environments, request, progress)
+    return _from_row(candidates, plans, _one_row(plans[len(candidates) - 1]), ready, request, progress)
 
 
 def _environments(pythons: Sequence[str]) -> list[Candidate]:
@@ -204,7 +207,31 @@ def _environments(pythons: Sequence[str]) -> list[Candidate]:
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
             "--environments torch-213 torch-214 torch-215."
         )
+    if missing := [path for path in paths if not Path(path).exists()]:
+        raise RevisionError(
+            f"--environments names an interpreter that is not there. Received: {missing[0]}. Name the python of an "
+            "environment, or make one with `env create`."
+        )
     return [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
+
+
+def _prepared(
+    candidates: Sequence[Candidate], prepare: Callable[[int], PreparedT]
+) -> tuple[list[Candidate], dict[int, PreparedT]]:
+    """Prepare each environment. One between the ends that cannot run is left out, as `git bisect` skips a commit.
+
+    Returns:
+        (the candidates, with the reason of those that are left out; what `prepare` returned, by place).
+    """
+    checked, prepared = list(candidates), dict[int, PreparedT]()
+    for place, candidate in enumerate(candidates):
+        try:
+            prepared[place] = prepare(place)
+        except (LaunchError, SpecError) as error:
+            if place in (0, len(candidates) - 1):
+                raise
+            checked[place] = replace(candidate, refusal=str(error))
+    return checked, prepared
 
 
 def _one_row(plan: Comparison) -> Row:
@@ -220,10 +247,9 @@ def _one_row(plan: Comparison) -> Row:
 
 def _from_row(
     candidates: Sequence[Candidate],
-    plan: Comparison,
+    plans: Mapping[int, Comparison],
     row: Row,
     ready: Callable[[int], AbstractContextManager[Contestant]],
-    environments: Sequence[Environment],
     request: ComparisonRequest,
     progress: Display,
 ) -> Candidates[Contestant]:
@@ -232,6 +258,12 @@ def _from_row(
         with Workspace.open(folder, pairs.GROWING) as workspace:
             yield PairedRuns(requests.with_bases(request, [head], [base]), workspace, "The good end", progress)
 
+    plan = plans[max(plans)]
+    environments = {
+        place: place_plan.environments[row.contestant]
+        for place, place_plan in plans.items()
+        if row.contestant in place_plan.environments
+    }
     work = {row.id: row.spec.model_dump(mode="json")}
     return Candidates(candidates, row.id, plan.machine, plan.code_hash, work, ready, open_pairs, environments)
 
@@ -241,10 +273,13 @@ def from_command(
 ) -> Candidates[BenchmarkSide]:
     """Return commits of the caller's repository, or environments, whose benchmarks are measured."""
     if query.environments:
-        candidates = _environments(query.environments)
-        names = [candidate.name for candidate in candidates]
-        sides = benchmark_sides.from_environments(names, query.environments)
-        environments = [side.facts.environment for side in sides]
+        pythons = query.environments
+
+        def prepare(place: int) -> BenchmarkSide:
+            return benchmark_sides.from_environment(HEAD, pythons[place])
+
+        candidates, sides = _prepared(_environments(pythons), prepare)
+        environments = {place: side.facts.environment for place, side in sides.items()}
 
         @contextmanager
         def ready(place: int) -> Generator[BenchmarkSide]:
@@ -252,7 +287,7 @@ def from_command(
     else:
         repository = benchmark_sides.Repository(python)
         candidates = _commits(query.good or "", query.bad, repository.root, ())
-        environments = [repository.environment]
+        environments = {0: repository.environment}
 
         @contextmanager
         def ready(place: int) -> Generator[BenchmarkSide]:
@@ -289,8 +324,8 @@ def with_names(
     pair = _pair(_test_folder(folder, candidates, ends.earlier, ends.later), query.only)
     if command.option == "--pytest":
         return replace(candidates, subject=pair.now.name) if pair else candidates
-    if query.metric == SECONDS:
-        return replace(candidates, subject=command.name, figure="wall seconds")
+    if command.metric == COMMAND_SECONDS:
+        return replace(candidates, subject=command.name)
     return replace(candidates, subject=command.name, figure=pair.now.name if pair else query.only or "")
 
 
@@ -321,7 +356,7 @@ def search(
         most_repeats=len(seeds),
         code_hash=candidates.code_hash,
         machine=candidates.machine,
-        distributions_hashes=[environment.distributions_hash for environment in candidates.environments],
+        distributions_hashes=[environment.distributions_hash for environment in candidates.environments.values()],
     )
     workspace.claim(record)
     folder = workspace.folder
@@ -332,7 +367,7 @@ def search(
             candidate = candidates.items[place]
             return candidate.title if query.environments else f"commit {candidate.name}"
 
-        def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
+        def make_pairs(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""
             place = _test_folder(folder, candidates, earlier, later)
             so_far = partial(_ratio, place, query)
@@ -347,19 +382,22 @@ def search(
                 is_wasted = len(counted) > WASTED_PAIRS and counted[-1] == counted[-1 - WASTED_PAIRS]
                 return is_wasted or enough(ratio)
 
+            with ExitStack() as test_resources:
+                warm = [BASE] if good_end and earlier == 0 else []
+                if earlier == 0:
+                    good_end[:] = good_end or [resources.enter_context(candidates.ready(0))]
+                base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
+                head = test_resources.enter_context(candidates.ready(later))
+                runs = test_resources.enter_context(candidates.open_pairs(base, head, place))
+                runs.base_name, runs.head_name = candidates.items[earlier].name, label(later)
+                runs.make(is_over, warm, lambda pair, run: is_time(query.metric) and runs.is_disturbed(run))
+            return so_far()
+
+        def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             try:
-                with ExitStack() as test_resources:
-                    warm = [BASE] if good_end and earlier == 0 else []
-                    if earlier == 0:
-                        good_end[:] = good_end or [resources.enter_context(candidates.ready(0))]
-                    base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
-                    head = test_resources.enter_context(candidates.ready(later))
-                    runs = test_resources.enter_context(candidates.open_pairs(base, head, place))
-                    runs.base_name, runs.head_name = candidates.items[earlier].name, label(later)
-                    runs.make(is_over, warm, lambda pair, run: is_time(query.metric) and runs.is_disturbed(run))
+                return make_pairs(earlier, later, enough)
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error
-            return so_far()
 
         refusals = {place: candidate.refusal for place, candidate in enumerate(candidates.items) if candidate.refusal}
         try:
@@ -390,7 +428,7 @@ def _pair(folder: Path, only: str | None) -> SubjectPair | None:
     # A row has been chosen before. A benchmark shows only when it has run.
     chosen = [name for name in shared if base.kind == "comparison" or is_named(name, only)]
     if not chosen:
-        raise RevisionError(f"--only matches no benchmark of both sides. Received: {only}. Benchmarks: {', '.join(shared)}.")
+        raise RevisionError(f"--only matches no benchmark of both sides. Received: {only}. Benchmarks: {listed(shared)}.")
     if len(chosen) > 1:
         raise SpecError(f"bisect follows one benchmark. Received: {', '.join(chosen)}. Choose with --only.")
     return pair_subjects(base.subjects[chosen[0]], head.subjects[chosen[0]], paired=True)

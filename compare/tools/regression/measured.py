@@ -21,7 +21,9 @@ from compare.statistics.statistics import Spread, spread
 Kind = Literal["comparison", "benchmarks"]
 
 SECONDS = "seconds"
-"""Metric of a benchmark: seconds per round, or wall seconds of a command."""
+"""Metric of a benchmark: seconds per call, a statistic over its rounds."""
+COMMAND_SECONDS = "command_seconds"
+"""Metric of a command: its wall seconds, from start to end."""
 FIGURE = "figure"
 """Metric of a figure that a command writes itself. Less is better."""
 

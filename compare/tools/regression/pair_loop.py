@@ -14,7 +14,7 @@ from common.artifacts.schema import RunResult
 from common.machine import machine
 from common.machine.interference import Meter
 from common.machine.private_folder import PrivateFolder
-from compare.cli.errors import LaunchError
+from compare.cli.errors import LaunchError, UnfitError
 from compare.cli.progress import Display
 from compare.comparison import comparison_plan
 from compare.judgement.sides import BASE, HEAD
@@ -256,7 +256,12 @@ class PairLoop(ABC, Generic[Item, Result]):
                     if side not in sides:
                         continue
                     self.progress.stage(f"{self.head_name or self.name(pair)}, {side}: warm-up")
-                    result = self.execute(item, 0, temporary.path)
+                    try:
+                        result = self.execute(item, 0, temporary.path)
+                    except UnfitError as error:  # of its environment
+                        if side == BASE or not strict:
+                            raise
+                        raise RevisionError(str(error)) from None
                     if (failure := self.failure(result)) is None:
                         continue
                     advice = self.advice(result)

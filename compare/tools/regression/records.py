@@ -12,7 +12,7 @@ from compare.judgement.figures import metrics
 from compare.judgement.statement import Statement
 from compare.statistics.noise import NoiseRange
 from compare.statistics.statistics import VERDICT_PAIRS, Ratio, Spread
-from compare.tools.regression.measured import FIGURE, SECONDS, Kind, MeasuredSubject
+from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS, Kind, MeasuredSubject
 
 Verdict = Literal[
     "regression", "faster than allowed", "worse, within the threshold", "no change shown", "better", "not tested",
@@ -31,7 +31,7 @@ JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
-_OF_BENCHMARKS = {SECONDS: "seconds a round", FIGURE: "figure"}
+_OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "wall seconds", FIGURE: "figure"}
 
 
 def choices() -> tuple[str, ...]:

@@ -133,7 +133,8 @@ def command(
         invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
         with Workspace.open(folder, benchmark_files.SETTLED) as benchmark_workspace, ExitStack() as checkouts:
             if environments is not None:
-                both = benchmark_sides.from_environments((BASE, HEAD), environments)
+                named = zip((BASE, HEAD), environments, strict=True)
+                both = [benchmark_sides.from_environment(side, name) for side, name in named]
             else:
                 repository = benchmark_sides.Repository(python or sys.executable)
                 repository.refuse_changes()

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from compare.judgement.figures import times
 from compare.statistics.statistics import VERDICT_PAIRS
-from compare.tools.regression.measured import FIGURE, SECONDS, MeasuredSubject
+from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS, MeasuredSubject
 
 
 def is_named(subject_id: str, only: str | None) -> bool:
@@ -23,7 +23,7 @@ def is_named(subject_id: str, only: str | None) -> bool:
 
 def is_time(metric: str) -> bool:
     """Return whether other work makes a metric worse. A figure that a command writes counts as such."""
-    return metric in (SECONDS, FIGURE, *times())
+    return metric in (SECONDS, COMMAND_SECONDS, FIGURE, *times())
 
 
 def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:

@@ -76,6 +76,8 @@ GRADUAL = [0.01 * place for place in range(17)]
 EQUAL = [0.0] * 9
 NEAR = [0.0, 0.07, 0.09, 0.16]
 """Two candidates near the border, on either side."""
+TWO_EQUAL = [0.0] * 2
+EQUAL_BUT_THE_LAST = [0.0] * 8 + [0.06]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +86,12 @@ NEAR = [0.0, 0.07, 0.09, 0.16]
         pytest.param(STEP, 0.02, 0.03, (), marks=pytest.mark.slow), (STEP, 0.02, 0.03, (3, 4, 5)),
         pytest.param(HARD, 0.02, 0.0, (), marks=pytest.mark.slow),
         pytest.param(GRADUAL, 0.02, 0.05, (), marks=pytest.mark.slow), (NEAR, 0.03, 0.05, ()), (EQUAL, 0.03, 0.0, ()),
+        (TWO_EQUAL, 0.03, 0.0, ()), (EQUAL_BUT_THE_LAST, 0.02, 0.03, ()),
     ],
-    ids=["a step", "broken candidates", "a small step", "many small steps", "near the border", "no difference"],
+    ids=[
+        "a step", "broken candidates", "a small step", "many small steps", "near the border", "no difference", "two equal",
+        "equal but the last",
+    ],
 )  # fmt: skip
 def test_at_most_one_search_in_twenty_names_a_wrong_change(
     levels: list[float], noise: float, threshold: float, broken: tuple[int, ...]
@@ -112,6 +118,32 @@ def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pyt
     assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
 
 
+def test_the_ends_alone_set_the_border_before_a_candidate_is_measured() -> None:
+    searches = [simulated(levels, 0.02, 0.03, seed) for levels in (STEP, GRADUAL) for seed in range(10)]
+    searched = [found.trials for found in searches if len(found.trials) > 1]
+    assert len(searched) > 10
+    for ends, *others in searched:
+        assert ends.ratio is not None and ends.border == pytest.approx(math.sqrt(ends.ratio.value))
+        assert {trial.border for trial in others if trial.what == "a candidate"} <= {ends.border}
+
+
+def test_a_border_from_the_pairs_of_the_ends_finds_no_difference_that_a_test_against_one_does_not() -> None:
+    ends = [simulated([0.0, level], 0.03, 0.0, seed).trials[0] for level in (0.0, 0.02, 0.04) for seed in range(100)]
+    bad = [trial for trial in ends if trial.verdict == "bad"]
+    assert len(bad) > 20
+    for trial in bad:
+        assert trial.ratio is not None and statistics.one_sided_p_values(trial.ratio, 1.0)[0] < trial.level
+
+
+def test_ends_whose_difference_is_not_tested_name_wrong_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untested(ratio: Ratio, level: float, threshold: float) -> tuple[float, bisection.Verdict]:
+        return math.sqrt(ratio.value), "bad" if ratio.value > 1.0 + threshold else "good"
+
+    monkeypatch.setattr(bisection, "_judge_ends", untested)  # the defect
+    errors = sum(wrong(EQUAL, simulated(EQUAL, 0.03, 0.0, seed)) for seed in range(100))
+    assert errors > special.bdtrik(0.999, 100, 0.05)
+
+
 def power(slowdown: float, noise: float) -> tuple[int, int]:
     """(searches that find the slow one of 17 changes, mean number of their pairs)."""
     levels = [0.0] * 9 + [math.log1p(slowdown)] * 9
@@ -122,7 +154,7 @@ def power(slowdown: float, noise: float) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_the_page_says_what_a_search_finds() -> None:
-    page = (launch.PROJECT_ROOT / "docs" / "regressions.md").read_text(encoding="utf-8")
+    page = (launch.PROJECT_ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) % \| (\d+) % \| (\d+) of 300 \| (\d+) \|$", page, re.MULTILINE)
     made = [(int(slowdown), int(noise), *power(int(slowdown) / 100, int(noise) / 100)) for slowdown, noise, _, _ in rows]
     assert len(rows) == 4 and [tuple(map(int, row)) for row in rows] == made
@@ -411,6 +443,40 @@ def test_a_bisection_does_not_go_on_in_another_environment(
     upgrade(pythons[1])
     check_ended(bisect(*words), names=[tmp_path / "out", "another bisection", "distributions_hashes"])
     assert len(recorded.done) == runs
+
+
+def broken(python: Path) -> None:
+    """Let an interpreter end with an error, whatever it runs."""
+    python.unlink()
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+
+
+def test_an_environment_that_cannot_run_is_left_out_and_the_answer_lies_between_several(
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    pythons = interpreters(5)
+    broken(pythons[3])
+    recorded.seconds = lambda python: 2.0 if pythons.index(Path(python)) < 3 else 3.0
+    words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out"]
+    found = convtwins_json("bisect", *words, exit_code=5)
+    assert found["first_bad"] is None and found["suspects"] == [str(python) for python in pythons[3:]]
+    assert found["environments"] == [f"{pythons[2]} against {pythons[4]}: newer 2.0 against 4.0."]
+    assert found["search"]["outcome"] == "one of several" and [*found["search"]["skipped"]] == ["3"]
+    shown = "".join(bisect(*words).stdout.split())  # a long path may be folded
+    assert f"{pythons[3]}wasleftout:Theinterpreterofitdoesnotwork(exitcode3):{pythons[3]}." in shown
+    assert "Thefirstbadoneisamong2thatcouldnotbetoldapart." in shown
+    broken(pythons[0])
+    check_ended(bisect(*words[:-1], tmp_path / "other"), names=["does not work", pythons[0]])
+
+
+def test_an_environment_that_is_not_there_is_refused_before_anything_runs(
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    first, last = interpreters(2)
+    words = ["--environments", first, tmp_path / "nowhere", last, "--contestant", "it=left", "--out", tmp_path / "out"]
+    check_ended(bisect(*words), field="--environments", received=tmp_path / "nowhere", fix="env create")
+    assert recorded.done == []
 
 
 # For real.

@@ -183,7 +183,7 @@ def reported(found: BisectionOutcome, number: int) -> Report:
 
     each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
     row = comparisons.row("pytorch")
-    all_candidates = Candidates[Any](each, row.id, comparisons.MACHINE, "", {}, unused, unused, [])
+    all_candidates = Candidates[Any](each, row.id, comparisons.MACHINE, "", {}, unused, unused, {})
     words = ["bisect", "--good", "HEAD~6", "--frameworks", "pytorch"]
     query = BisectionQuery("epoch_seconds", 0.05, "HEAD~6")
     return bisect_report.report(found, all_candidates, query, MeasuredBy(30, words, Path("results/search")))

@@ -3,17 +3,25 @@
 import json
 import sys
 import venv
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compare.cli.progress import display
+from compare.results.workspace import Workspace
+from compare.tools.regression import benchmark_files
+from compare.tools.regression.benchmark_command import BenchmarkCommand
+from compare.tools.regression.benchmark_runs import BenchmarkRuns
+from compare.tools.regression.benchmark_sides import Repository
+from compare.tools.regression.revisions import RevisionError
 from tests.compare.tools.regression import own_suite
 from tests.compare.tools.regression.own_suite import ARGS, SLOWER, WORK, inside, notes_of, project
 from tests.compare.tools.regression.repository import commit, git, initialised, worktrees
 from tests.support import trees
 from tests.support.command_line import Ended, convtwins
-from tests.support.refusals import check_ended
+from tests.support.refusals import check_ended, refused
 
 PARSE, WRITE = "bench/test_work.py::test_speed[parse]", "bench/test_work.py::test_speed[write]"
 
@@ -255,7 +263,7 @@ def test_three_disturbed_pairs_end_a_measurement_and_the_same_command_goes_on(
     assert busy.exit_code == 5 and len([*(out / "runs").iterdir()]) == 2 * 3
     shown = " ".join(busy.stdout.split())
     assert "CANNOT TELL whether there is a regression: other programs took cores from 3 of 3 pairs, exit code 5." in shown
-    assert "test_speed[parse], seconds a round: +20.0 % measured, not judged" in shown
+    assert "test_speed[parse], seconds per call: +20.0 % measured, not judged" in shown
     assert "go on when the machine is idle" in shown and f"--out {out}" in shown
     assert "3 pairs in a row" in busy.stderr
     taken.unlink()
@@ -334,6 +342,9 @@ def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> 
         assert found == {"loss seconds": pytest.approx(2.0 / 1.5), "peak MiB": 1.0}
         seconds = json.loads(convtwins(*words, "--command", "python -c pass", "--out", tmp_path / "seconds").stdout)
         assert [change["id"] for change in seconds["changes"]] == ["python -c pass"]
+        assert seconds["changes"][0]["metric"] == "command_seconds"
+        shown = convtwins(*words[:-1], "--full", "--command", "python -c pass", "--out", tmp_path / "seconds").stdout
+        assert "wall seconds" in shown and "per call" not in shown
         assert seconds["changes"][0]["baseline"]["median"] > 0.0
         for command, names in (
             ("python train.py", ["exit code 1", "IndexError"]),
@@ -402,8 +413,58 @@ def test_a_search_runs_the_benchmark_that_it_follows_and_no_other_test(tmp_path:
     assert {name for path in tmp_path.glob("out/*/runs/*.json") for name in notes_of(path)} == {"test_speed[parse]"}
     slow = git(repository, "rev-parse", "HEAD")[:8]
     shown = " ".join(ended.stdout.split())
-    assert f"First bad: {slow} slow" in shown and "seconds a round of test_speed[parse]" in shown
+    assert f"First bad: {slow} slow" in shown and "seconds per call of test_speed[parse]" in shown
     assert f"commit {slow}, pair 1 of at most 30, base" in ended.stderr and " left" not in ended.stderr
+
+
+def test_a_search_that_left_out_a_commit_without_the_benchmark_goes_on(tmp_path: Path) -> None:
+    repository = project(tmp_path / "project", WORK, **{"bench/test_work.py": OTHERS})
+    commit(repository, "slow", {"src/work.py": SLOWER, "bench/test_work.py": own_suite.SUITE})
+    words = ("bisect", "--good", "before", "--pytest", ARGS, "--only", PARSE, "--out", tmp_path / "out")
+    with inside(repository):
+        first, again = convtwins(*words), convtwins(*words)
+    assert (first.exit_code, again.exit_code) == (5, 5) and again.stdout == first.stdout
+    assert "now was left out: --only matches no benchmark of both sides." in " ".join(first.stdout.split())
+
+
+def test_a_commit_without_the_program_of_a_command_cannot_be_measured_and_ends_no_search(tmp_path: Path) -> None:
+    repository = initialised(tmp_path / "project")
+    trees.write(repository, {"measure.sh": "#!/bin/sh\n"})
+    (repository / "measure.sh").chmod(0o755)
+    commit(repository, "before", {})
+    git(repository, "rm", "-q", "measure.sh")
+    commit(repository, "moved", {"notes.txt": "moved"})
+    with inside(repository), ExitStack() as resources:
+        named = Repository(sys.executable)
+        sides = [
+            resources.enter_context(named.checked_out(side, name)) for side, name in (("base", "HEAD~1"), ("head", "HEAD"))
+        ]
+        workspace = resources.enter_context(Workspace.open(tmp_path / "out", benchmark_files.IN_TURN))
+        command = BenchmarkCommand("--command", "./measure.sh")
+        runs = BenchmarkRuns(command, sides, 5, workspace, resources.enter_context(display()))
+        with refused(RevisionError, names="./measure.sh cannot be started"):
+            runs.make(enough=lambda: True)
+        assert runs.stored(sides[0], 0) is None  # it ended in the warm-up
+
+
+def test_an_environment_without_pytest_between_the_ends_of_a_search_is_left_out(tmp_path: Path) -> None:
+    by_environment = WORK.replace('"parse": 1.0', '"parse": 1.2 if "upgraded" in sys.executable else 1.0')
+    repository = project(tmp_path / "project", f"import sys\n{by_environment}")
+    venv.create(tmp_path / "empty", symlinks=True)
+    upgraded = tmp_path / "upgraded"
+    upgraded.symlink_to(Path(sys.executable).parent.parent)
+
+    def search(*environments: object) -> Ended:
+        words = ("--pytest", f"{ARGS} -o pythonpath=src", "--only", PARSE, "--out", tmp_path / f"out{len(environments)}")
+        with inside(repository):
+            return convtwins("bisect", "--environments", *environments, *words)
+
+    ended = search(sys.executable, tmp_path / "empty", upgraded)
+    shown = "".join(ended.stdout.split())  # a long path may be folded
+    assert ended.exit_code == 5, ended.output
+    assert f"{tmp_path / 'empty'}wasleftout:Theinterpreterhasnopytest." in shown
+    assert "Thefirstbadoneisamong2thatcouldnotbetoldapart." in shown
+    check_ended(search(sys.executable, tmp_path / "empty"), received=tmp_path / "empty", names=["no pytest"])
 
 
 def test_a_search_names_the_figure_that_a_command_writes(tmp_path: Path) -> None:
@@ -415,6 +476,9 @@ def test_a_search_names_the_figure_that_a_command_writes(tmp_path: Path) -> None
             "bisect", "--good", "HEAD~1", "--command", "python train.py {json}", "--most-repeats", 5, "--out", tmp_path / "out"
         )
     assert "Which change made seconds per epoch of python train.py {json} larger?" in " ".join(ended.stdout.split())
+    with inside(repository):
+        ended = convtwins("bisect", "--good", "HEAD~1", "--command", "true", "--most-repeats", 5, "--out", tmp_path / "seconds")
+    assert "Which change made wall seconds of true larger?" in " ".join(ended.stdout.split())
 
 
 def test_both_sides_have_the_statistic_that_the_heads_marker_names(tmp_path: Path) -> None:

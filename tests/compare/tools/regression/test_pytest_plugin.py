@@ -58,11 +58,11 @@ def test_it_is_imported_in_less_than_50_ms_and_brings_nothing_heavy() -> None:
 def test_a_slower_benchmark_fails_only_where_it_is_marked(tmp_path: Path) -> None:
     marked = stored(tmp_path / "marked", "@pytest.mark.convtwins(limit='10%')")
     done = run_pytest(marked, *BENCH).succeeded()
-    assert "convtwins" not in done.stdout.rpartition("Legend")[2]  # its own commit is no baseline
+    assert "convtwins" not in done.stdout.rpartition("Legend")[2]  # its own commit is no stored baseline
     commit(marked, "slower", {"src/work.py": SLOWER})
     done = run_pytest(marked, *BENCH)
     lines = {line.split(":")[0]: line for line in done.stdout.splitlines() if " times " in line}
-    assert done.exit_code == 1
+    assert done.exit_code == 1 and "convtwins: beside the stored baseline" in done.stdout
     assert "slower, FAILED" in lines["test_speed[parse]"] and lines["test_speed[parse]"].count("limit 10 %") == 1
     assert lines["test_speed[write]"].endswith("ok")
     unmarked = trees.write(marked, {"bench/test_work.py": FILES["bench/test_work.py"]})

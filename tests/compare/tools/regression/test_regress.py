@@ -716,7 +716,7 @@ def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: P
     before, now = measured("before", [0.0] * 5), measured("now", [0.001] * 5)
     judged = judge(before, now)
     tick = [fact for fact in judged.facts if fact.name == "test_tick"]
-    assert judged.exit_code == 5 and [(fact.what, fact.verdict) for fact in tick] == [("seconds a round", "cannot tell")]
+    assert judged.exit_code == 5 and [(fact.what, fact.verdict) for fact in tick] == [("seconds per call", "cannot tell")]
     assert "not above 0" in tick[0].baseline and tick[0].candidate == "measured"
     some = judge(measured("some", [0.0, *[0.001] * 4]), now, only="*tick")
     assert some.exit_code == 5 and verdicts(some, "seconds") == ["too few to tell"]
