@@ -293,9 +293,8 @@ def environments(runs: list[Values]) -> Rows:
     worse = sum(change["verdict"] == "regression" for change in judged)
     unsure = sum(change["not_ruled_out"] for change in judged)
     left_out = f" Not judged: {len(changes) - len(judged)}." if len(judged) < len(changes) else ""
-    return Rows(
-        rows, f"Regressions: {worse} of {len(judged)} figures. {unsure} more may be worse by their threshold.{left_out}"
-    )
+    found = f"Regressions: {worse} of {len(judged)} figures. Perhaps worse by more than the threshold: {unsure}.{left_out}"
+    return Rows(rows, found)
 
 
 def keep_checks(values: Values) -> Values:

@@ -236,7 +236,7 @@ def calls(optimizer, gradients, variables, graph):
 }
 """The operations of an update, or the kernels that a compiler made of it."""
 WORDS = {
-    "torch": {"foreach": "all variables at once", "aten::_fused_|cpp_fused": "fused"},
+    "torch": {"aten::_fused_|cpp_fused": "fused", "aten::_foreach_": "all variables at once"},
     "tensorflow": {"ResourceApply|fusion": "fused"},
     "jax": {"fusion": "fused"},
 }
@@ -248,7 +248,7 @@ WORDS = {
     ("backend", "graph", "own_words", "native_words"),
     [
         ("torch", "eager", "an operation at a time", "all variables at once"),
-        pytest.param("torch", "compile", "fused", "all variables at once", marks=pytest.mark.slow),
+        pytest.param("torch", "compile", "fused", "fused", marks=pytest.mark.slow),
         ("tensorflow", "function", "an operation at a time", "an operation at a time"),
         ("tensorflow", "xla", "fused", "fused"),
         ("jax", "jit", "fused", "fused"),

@@ -42,8 +42,9 @@ def _graph(framework_graph: dict[str, Any]) -> dict[str, Any]:
             "layout": dict.fromkeys(values, "NHWC"),
             "update": {"eager": UPDATES["loop"], "compile": UPDATES["fused"]},
         },
-        # Keras's own optimizers on torch call `torch._foreach_*`, SGD even if compiled. Others go variable by variable.
-        "sets_native": {"update": dict.fromkeys(values, UPDATES["foreach"])},
+        # Keras's own optimizers on torch call `torch._foreach_*`. An optimizer of another class updates variable by variable.
+        # Compiled, SGD leaves one such call between its fused kernels.
+        "sets_native": {"update": {"eager": UPDATES["foreach"], "compile": UPDATES["fused"]}},
         "process": ["compile"],
         "elsewhere": {value: needed for value, needed in framework_graph["elsewhere"].items() if value in values},
         "help": "Keras's `train_step`: operation by operation, as Keras chooses on torch, or by torch.compile (`jit_compile`)",
