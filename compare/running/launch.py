@@ -263,13 +263,18 @@ def run_command(
         output, errors = process.communicate() if most_letters is None else _captured(process, most_letters)
         return CommandOutput(output, errors or "", process.returncode)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End all processes of a command, if it has not ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, str]:
@@ -288,7 +293,11 @@ def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, s
         return True
 
     with ThreadPoolExecutor(len(parts)) as readers:
-        is_whole = all(list(readers.map(read, parts)))
+        try:
+            is_whole = all(list(readers.map(read, parts)))
+        except BaseException:  # a signal: the readers wait for the end of the command
+            _end_group(process)
+            raise
     process.wait()
     if not is_whole:
         raise UnfitError(f"A command printed more than {most_letters:,} letters. Received: {process.args}. Let it print less.")

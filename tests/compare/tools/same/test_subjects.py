@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -68,3 +69,21 @@ def test_a_folder_of_too_many_events_is_refused(here: Path, monkeypatch: pytest.
     monkeypatch.setattr(curves, "MOST_BYTES", 2 * len(content))
     with pytest.raises(LossesError, match="event files of"):
         curves.read(here)
+
+
+def test_a_command_whose_output_is_captured_ends_with_an_interruption(tmp_path: Path) -> None:
+    """Its end would write the file."""
+    program = "import sys, time; print(1, flush=True); time.sleep(20); open(sys.argv[1], 'w')"
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(KeyboardInterrupt):
+            run_command([sys.executable, "-c", program, str(tmp_path / "ended")], None, {}, stderr=-1, most_letters=100)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, usual)
+    assert not (tmp_path / "ended").exists()
