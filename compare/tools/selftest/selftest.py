@@ -183,11 +183,10 @@ def command(
     pairs = None if real_pairs is None else _pairs_request(frameworks[0], values, real_pairs, turns, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
-    result = Selftest(checks=simulate(trials, seed), sentences=[])
+    result = Selftest(checks=[], sentences=[])
     if not simulate_only:
-        trials_result = _run_trials(frameworks, turns) if pairs is None else _run_pairs(pairs, seed, slowdown, within)
-        result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
-    return report(result)
+        result = _run_trials(frameworks, turns) if pairs is None else _run_pairs(pairs, seed, slowdown, within)
+    return report(Selftest(checks=[*simulate(trials, seed), *result.checks], sentences=result.sentences))
 
 
 class Bound(NamedTuple):
@@ -500,6 +499,11 @@ def _run_pairs(request: ComparisonRequest, seed: int, slowdown: float, within: i
     advice = f"the same command with {wording.shell(['--out', str(folder)])} continues"
     typer.echo(f"Real pairs are kept in {folder}. If this is cut short, {advice}.", err=True)
     compared, _ = run.run_nested(request, folder)
+    row = compared.stored.comparison.rows[0]
+    if row.unavailable is not None:
+        raise spec.SpecError(
+            f"No pairs of {row.spec.mode} can run here: {row.unavailable.reason}. Choose other --cores or --mode."
+        )
     return judge_pairs(compared, request.settings.repeats, seed, slowdown, within)
 
 

@@ -314,6 +314,13 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     assert sum(map(len, store.read(out).runs.values())) == 40
 
 
+@pytest.mark.usefixtures("fake_twins")
+def test_pairs_that_cannot_run_here_are_refused_before_anything_is_simulated(tmp_path: Path) -> None:
+    words = ("selftest", "--frameworks", "left", "--real-pairs", "20", "--mode", "data_parallel", "--cores", "1")
+    refused = convtwins(*words, "--out", tmp_path / "pairs")
+    assert refused.exit_code == 2 and "2 replicas" in refused.stderr and "--cores" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("noise", "effect", "found", "repeats"),
     [
