@@ -36,7 +36,7 @@ _SHORT = 60
 
 
 class CommandError(UserError, RuntimeError):
-    """A command of a user failed, or wrote nothing."""
+    """A command of a user failed. Losses that cannot be read are a `LossesError`."""
 
     exit_code = exits.RUN_FAILED
 
@@ -124,7 +124,7 @@ class Subject(NamedTuple):
         if self.written is not None:
             changed = [path for path, state in _states(self.written).items() if before.get(path) != state]
             if not changed:
-                raise CommandError(
+                raise LossesError(
                     f"{self.letter} wrote no losses to {self.written}. Received: {self.text}. Name its file with --losses."
                 )
             return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
@@ -133,14 +133,14 @@ class Subject(NamedTuple):
                 return Run(curves.read(self._written_losses(place), *columns), moved)
             return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
         except LossesError as error:
-            raise CommandError(str(error).replace(str(target), LOSSES_WORD)) from None
+            raise LossesError(str(error).replace(str(target), LOSSES_WORD)) from None
 
     def _written_losses(self, place: Path) -> Path:
         """Return the file or folder that was written in the place of `{losses}`, with whatever suffix."""
         written = sorted(place.glob(f"{_LOSSES}*"))
         if len(written) != 1:
             names = wording.listed(path.name.replace(_LOSSES, LOSSES_WORD, 1) for path in written)
-            raise CommandError(
+            raise LossesError(
                 f"{self.letter} must write its losses to {LOSSES_WORD}. Received: {names}. Let it write one file there."
             )
         return written[0]
