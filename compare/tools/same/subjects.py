@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +14,13 @@ from common.errors import UserError
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.cli import exits, wording
-from compare.running.launch import describe_exit, run_command
+from compare.running.launch import describe_exit, run_into_files
 from compare.tools.same import curves
 from compare.tools.same.curves import Curve, LossesError
 
 LOSSES_WORD = "{losses}"
 """Stands in a command for the file or folder that it writes its losses to."""
-_LOSSES, _OUTPUT = "losses", "output.txt"
+_LOSSES, _OUTPUT, _ERRORS = "losses", "output.txt", "errors.txt"
 SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -93,7 +92,8 @@ class Subject(NamedTuple):
         """Run the command, and read what it wrote.
 
         Args:
-            folder: gets what the command has printed, and written to `{losses}`, if it fails or its losses cannot be read.
+            folder: gets what the command has printed, and written to `{losses}`, if it fails, is interrupted, or its losses
+                cannot be read.
             seed: seed of a copy whose inputs are moved. None: inputs stay.
         """
         with PrivateFolder() as temporary:
@@ -101,7 +101,8 @@ class Subject(NamedTuple):
             try:
                 return self._run(columns, place, seed)
             except BaseException:
-                for path in [*place.glob(f"{_LOSSES}*"), *place.glob(_OUTPUT)]:
+                printed = [path for path in (place / _OUTPUT, place / _ERRORS) if path.exists() and path.stat().st_size]
+                for path in [*place.glob(f"{_LOSSES}*"), *printed]:
                     folder.mkdir(parents=True, exist_ok=True)
                     shutil.move(path, folder)
                 raise
@@ -113,9 +114,8 @@ class Subject(NamedTuple):
             variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
         before = _states(self.written)
         words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
-        output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
-        if output.strip():
-            (place / _OUTPUT).write_text(output, encoding="utf-8")
+        code = run_into_files(words, variables, place / _OUTPUT, place / _ERRORS, curves.MOST_BYTES)
+        output, errors = ((place / name).read_text(encoding="utf-8", errors="replace") for name in (_OUTPUT, _ERRORS))
         if code:
             lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
             last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,7 +101,13 @@ def test_the_first_losses_in_a_file_that_every_run_writes_stay() -> None:
         (training(), f"{sys.executable} -c 'raise SystemExit(3)'", [], 1, {"A.jsonl"}),
         (training(), printing('{"step": 1000, "loss": 1}'), [], 2, {"A.jsonl", "B.jsonl"}),
         (training(), printing("step 1: 0.5"), [], 2, {"A.jsonl", "B/output.txt"}),
-        (printing('{"step": 1, "loss": 1}'), printing('{"step": 1, "loss": 2}'), MOVED, 1, {"A.jsonl", "B.jsonl", *FIRST_COPIES}),
+        (
+            printing('{"step": 1, "loss": 1}'),
+            printing('{"step": 1, "loss": 2}'),
+            MOVED,
+            1,
+            {"A.jsonl", "B.jsonl", *FIRST_COPIES},
+        ),
     ],
     ids=["another column", "no losses", "no common step", "a line that is no JSON", "no hook"],
 )
@@ -158,6 +166,26 @@ def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.Capt
     with pytest.raises(Interrupted):
         measure()
     assert f"{folder}: A.jsonl" in capsys.readouterr().err and (folder / "A.jsonl").exists()
+
+
+def test_what_a_command_printed_stays_if_it_fails_or_is_interrupted(here: Path) -> None:
+    program = "import sys; print(1, flush=True); print(2, file=sys.stderr, flush=True); {}"
+    (here / "fail.py").write_text(program.format("sys.exit(3)"))
+    _, files = failed(f"{sys.executable} fail.py", training(), code=1)
+    assert {name: file.read_text() for name, file in files.items()} == {"A/output.txt": "1\n", "A/errors.txt": "2\n"}
+    wait = "open('ready', 'w').close(); import time; time.sleep(600)"
+    (here / "wait.py").write_text(program.format(wait))
+    words = [sys.executable, "-m", "compare", "same", f"{sys.executable} wait.py", training(), "--out", "reports/one"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while not Path("ready").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stderr = process.stderr.read()
+    (folder,) = Path("reports").glob("*-same-*")
+    assert process.returncode == 128 + signal.SIGINT and f"{folder}: A/errors.txt, A/output.txt." in stderr, stderr
+    assert [(folder / "A" / name).read_text() for name in ("output.txt", "errors.txt")] == ["1\n", "2\n"]
 
 
 @pytest.mark.parametrize("epochs", [None, [0, 0, 1]])
