@@ -136,8 +136,9 @@ def command(
         raise SpecError("--copies runs a command again. Received: files alone. Name the command, or leave --copies out.")
     if losses and not any(side.words for side in sides):
         raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
-    runner = Runner(runs.new_folder(out), invocation.progress)
-    if letters := [side.letter for side in sides if side.words]:
+    letters = [side.letter for side in sides if side.words]
+    runner = Runner(runs.new_folder(out) if letters else Path(), invocation.progress)
+    if letters:
         invocation.hold(runs.keeping(runner.folder))
         runner.progress.plan(letters * (1 + request.copies))
     words = sys.argv[1:]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -153,6 +154,21 @@ def test_an_answer_leaves_nothing_but_its_report(here: Path, options: tuple[str,
     assert convtwins("same", training(), training(0.5), *options).exit_code == 1
     assert {*here.iterdir()} - before == ({here / "reports"} if options else set())
     assert [path.name for path in here.glob("reports/*")] == ["one"] * bool(options)
+
+
+def test_commands_run_where_no_results_can_be_written(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    temporary = here / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    Path("results").write_text("a file\n")
+    assert convtwins("same", training(), training()).exit_code == 0 and not [*temporary.iterdir()]
+    ended = convtwins("same", training(), training(0.5, failing="0"))
+    (folder,) = temporary.iterdir()
+    assert (
+        ended.exit_code == 1 and f"What was measured is in {folder}: A.jsonl" in ended.stderr and (folder / "A.jsonl").exists()
+    )
+    refusal = convtwins("same", training(), training(), "--out", "results/one")
+    assert refusal.exit_code == 2 and "--out" in refusal.stderr
 
 
 def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
