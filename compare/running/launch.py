@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple, TypeVar
@@ -51,7 +50,6 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.5, 0.25
 """Interval between two polls of the running processes, and between two looks at a single one."""
 PROBE_SECONDS = 60.0
 """Limit of an answer of an interpreter."""
-_PART_LETTERS = 2**16
 _LAST_LINES = 8
 _REASON_LENGTH = 400
 _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
@@ -221,36 +219,59 @@ class DescribingProcess(_CapturedProcess):
 class CommandOutput(NamedTuple):
     """How a command of a user ended."""
 
-    stdout: str
-    stderr: str
-    """Empty if it was not captured apart."""
+    printed: str
+    """Stdout and stderr."""
     code: int
 
 
-def run_command(
-    words: Sequence[str],
-    folder: Path | None,
-    environment: Mapping[str, str],
-    *,
-    stderr: int = subprocess.STDOUT,
-    most_letters: int | None = None,
-) -> CommandOutput:
+def run_command(words: Sequence[str], folder: Path | None, environment: Mapping[str, str]) -> CommandOutput:
     """Run a user's command to its end, with its descendants in a group of their own, which ends if this process is interrupted.
 
     Args:
         words: program and arguments. No shell reads them.
         folder: where it runs. None: here.
         environment: all its variables.
-        stderr: `subprocess.PIPE` captures it apart from stdout.
-        most_letters: limit of what is captured of stdout, and of stderr. A command that prints more is killed. None: no limit.
     """
+    with _user_process(words, folder, environment, subprocess.PIPE, subprocess.STDOUT) as process:
+        printed, _ = process.communicate()
+    return CommandOutput(printed, process.returncode)
+
+
+def run_into_files(words: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path, most_bytes: int) -> int:
+    """Run a user's command as `run_command` does, here. What it prints is in files while it runs. Returns its exit code.
+
+    Args:
+        most_bytes: limit of each file. A command that prints more is killed.
+    """
+    with (
+        stdout.open("wb") as output,
+        stderr.open("wb") as errors,
+        _user_process(words, None, environment, output, errors) as process,
+    ):
+        is_running = True
+        while is_running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_SECONDS)
+                is_running = False
+            if max(os.fstat(file.fileno()).st_size for file in (output, errors)) > most_bytes:
+                if is_running:
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise UnfitError(f"A command printed more than {most_bytes:,} bytes. Received: {words}. Let it print less.")
+    return process.returncode
+
+
+@contextlib.contextmanager
+def _user_process(
+    words: Sequence[str], folder: Path | None, environment: Mapping[str, str], stdout: int | IO[bytes], stderr: int | IO[bytes]
+) -> Generator[subprocess.Popen[str]]:
+    """Start a user's command in a group of its own, which ends with this block."""
     try:
         process = subprocess.Popen(
             words,
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
             text=True,
             errors="replace",
@@ -260,49 +281,15 @@ def run_command(
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnfitError(f"{words[0]} cannot be started ({reason}). Name a program that is there.") from None
     try:
-        output, errors = process.communicate() if most_letters is None else _captured(process, most_letters)
-        return CommandOutput(output, errors or "", process.returncode)
+        yield process
     finally:
-        _end_group(process)
-
-
-def _end_group(process: subprocess.Popen[str]) -> None:
-    """End all processes of a command, if it has not ended."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _captured(process: subprocess.Popen[str], most_letters: int) -> tuple[str, str]:
-    """Return what a process prints on stdout and stderr. One that prints more on either is killed."""
-    parts: dict[IO[str], list[str]] = {stream: [] for stream in (process.stdout, process.stderr) if stream is not None}
-
-    def read(stream: IO[str]) -> bool:
-        left = most_letters
-        with stream:
-            while part := stream.read(_PART_LETTERS):
-                left -= len(part)
-                if left < 0:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    return False
-                parts[stream].append(part)
-        return True
-
-    with ThreadPoolExecutor(len(parts)) as readers:
-        try:
-            is_whole = all(list(readers.map(read, parts)))
-        except BaseException:  # a signal: the readers wait for the end of the command
-            _end_group(process)
-            raise
-    process.wait()
-    if not is_whole:
-        raise UnfitError(f"A command printed more than {most_letters:,} letters. Received: {process.args}. Let it print less.")
-    output, *errors = ("".join(texts) for texts in parts.values())
-    return output, "".join(errors)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _last_lines(text: str) -> str:

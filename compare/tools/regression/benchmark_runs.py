@@ -190,7 +190,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             written = temporary.path.resolve() / "benchmarks.json"
             words = self._words(written, item)
             meter = self._meter()
-            log, _, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
+            log, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
             usage = meter.usage()
             if (failed := self._failed(code, log, written, item, repeat)) is not None:
                 atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
@@ -271,7 +271,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         """Return the exit code of pytest where it only collects the tests of a side."""
         with PrivateFolder() as temporary:
             words = [*self._words(temporary.path / "unused.json", side), "--collect-only"]
-            _, _, code = run_command(words, side.folder, self._environment(side, repeat, temporary.path))
+            _, code = run_command(words, side.folder, self._environment(side, repeat, temporary.path))
             return code
 
     def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:

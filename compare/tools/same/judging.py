@@ -24,7 +24,7 @@ from compare.tools.same.curves import LINES, UNITS, Curve, LossesError
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["same", "rounding", "another training", "cannot tell"]
 SHARP = 1e-2
-"""Largest limit, relative to the loss, of a step that can tell trainings apart."""
+"""Largest limit, relative to the larger loss, of a step that can tell trainings apart."""
 _MOST_GAP = 20
 """Number of steps behind which a difference without copies tells nothing."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ import typer
 
 from common.errors import UserError
 from compare.cli import wording
+from compare.cli.errors import FolderError
 from compare.cli.progress import Display
-from compare.results import store
-from compare.results.workspace import locked
+from compare.results import store, workspace
 from compare.tools.same import curves
 from compare.tools.same.subjects import Columns, Run, Subject
 
@@ -28,7 +29,7 @@ class Runner(NamedTuple):
     """Runs commands one after the other."""
 
     folder: Path
-    """Folder of `keeping`."""
+    """Folder of `keeping`, where commands run."""
     progress: Display
 
     def run(self, subject: Subject, columns: Columns, copy: int = 0, copies: int = 0, *, is_moved: bool = False) -> Run:
@@ -51,16 +52,22 @@ class Runner(NamedTuple):
 
 
 def new_folder(out: Path | None) -> Path:
-    """Return a new folder beside that of the report, or else among the results."""
+    """Return a new folder beside that of the report, or else among the results, or else in the temporary folder."""
     folder = store.new_folder("same", str(os.getpid()))  # several may begin in one second
-    return folder if out is None else out.parent / folder.name
+    if out is not None:
+        return out.parent / folder.name
+    try:
+        workspace.refuse_unwritable(folder)
+    except FolderError:  # no folder was asked for, and the answer needs none
+        return Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+    return folder
 
 
 @contextmanager
 def keeping(folder: Path) -> Generator[None]:
     """Hold a folder for what commands measure in this block. It stays if the block fails, and the error names its files."""
     is_first, names = not folder.parent.exists(), list[str]()
-    with locked(folder):
+    with workspace.locked(folder):
         try:
             yield
         except BaseException as error:

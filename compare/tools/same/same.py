@@ -136,8 +136,9 @@ def command(
         raise SpecError("--copies runs a command again. Received: files alone. Name the command, or leave --copies out.")
     if losses and not any(side.words for side in sides):
         raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
-    runner = Runner(runs.new_folder(out), invocation.progress)
-    if letters := [side.letter for side in sides if side.words]:
+    letters = [side.letter for side in sides if side.words]
+    runner = Runner(runs.new_folder(out) if letters else Path(), invocation.progress)
+    if letters:
         invocation.hold(runs.keeping(runner.folder))
         runner.progress.plan(letters * (1 + request.copies))
     words = sys.argv[1:]
@@ -167,18 +168,19 @@ def compare(a: SideRuns, b: SideRuns, request: Request, runner: Runner) -> Curve
         measured = [_measure(side, places, request) for side, places in zip(sides, aligned.places, strict=True)]
         return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
 
-    comparison = judge([a, b])
-    if not request.copies or comparison.verdict == "same":
-        return comparison
+    latest, number = judge([a, b]), 0
+    if not request.copies or latest.verdict == "same":
+        return latest
     try:
         copied = _copy([a, b], request.copies, request, runner)
-        by_copies = judge(copied)
-        if 1 < by_copies.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
+        latest, number = judge(copied), request.copies
+        if 1 < latest.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
             runner.progress.tell(f"{MOST_COPIES} copies, before it is called another training")
-            by_copies = judge(_copy(copied, MOST_COPIES, request, runner))
-    except UserError as error:  # the usual runs may have taken hours
-        raise type(error)(f"{error} The answer without copies: {comparison.verdict}.") from None
-    return by_copies
+            latest = judge(_copy(copied, MOST_COPIES, request, runner))
+    except UserError as error:  # the runs so far may have taken hours
+        copies = f"with {number} copies" if number else "without copies"
+        raise type(error)(f"{error} The answer {copies}: {latest.verdict}.") from None
+    return latest
 
 
 def _store(path: Path, side: Subject, request: Request, runner: Runner, words: Sequence[str]) -> Report:

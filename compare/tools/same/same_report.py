@@ -284,12 +284,13 @@ def _drawing(comparison: CurveComparison) -> document.Drawing:
         losses.plot(steps, np.add.reduceat(aligned.b, starts) / sizes, color=COLOURS[1], linestyle="--", label="B")
         losses.set_ylabel("loss")
         losses.legend(loc="upper right")
-        largest, limit = (np.maximum.reduceat(values, starts) for values in (comparison.difference, comparison.limit))
+        relative = np.where(np.isfinite(comparison.relative), comparison.relative, 0.0)  # as zero, it is not drawn
+        largest, limit = (np.maximum.reduceat(values, starts) for values in (relative, _relative_limit(comparison)))
         differences.plot(steps, np.where(largest > 0, largest, np.nan), color=COLOURS[3], marker=".", label="difference")
         differences.plot(steps, np.where(limit > 0, limit, np.nan), color=COLOURS[6], label="by rounding")
         differences.set_yscale("log")
         differences.set_xlabel("step")
-        differences.set_ylabel("difference of the losses")
+        differences.set_ylabel("difference / larger loss")
         differences.legend(loc="lower right")
         return True
 

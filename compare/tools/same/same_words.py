@@ -177,7 +177,8 @@ CAUSES: dict[str, tuple[Template, Template]] = {
         "Run {one} in float32 without autocast, and compare again. Confirmed if they agree within rounding.",
     ),
     "precision/size": (
-        "The first loss differs by {by:.1e} of its size alone: one may compute in lower precision (autocast, TF32, bfloat16).",
+        "The first loss differs by {by:.1e} of the larger loss alone: one may compute in lower precision (autocast, TF32, "
+        "bfloat16).",
         "Run both in float32 without autocast and TF32, and compare again. Confirmed if they agree within rounding.",
     ),
     "initial-weights": (
@@ -217,8 +218,8 @@ CAUSES: dict[str, tuple[Template, Template]] = {
         "plain SGD at a constant rate. Confirmed if they agree. If not, look at zero_grad().",
     ),
     "uneven-parts": (
-        "The differences look random from the first step on, {by:.1e} of the loss in the median: one side may take a mean of "
-        "means over uneven parts of a batch (processes or micro-batches).",
+        "The differences look random from the first step on, {by:.1e} of the larger loss in the median: one side may take a "
+        "mean of means over uneven parts of a batch (processes or micro-batches).",
         "Add the losses of all examples up in both and divide once, by the number of examples in the whole batch. Confirmed if "
         "they agree.",
     ),
@@ -271,7 +272,7 @@ def _gaps(values: Mapping[str, Any]) -> str:
 
 def _blunt(values: Mapping[str, Any]) -> str:
     what = "that are moved by one unit in the last place" if values["moved"] else "that only repeat a command"
-    begin = f"Cannot tell: copies {what} explain a difference of more than 1 % of the loss"
+    begin = f"Cannot tell: copies {what} explain a difference of more than 1 % of the larger loss"
     if values["place"]:
         return (
             f"{begin} from step {values['step']} on. Before it, copies explain what differs. Compare these steps alone: "
@@ -289,15 +290,16 @@ TEMPLATES: dict[str, Template | Below] = {
         "{steps:step} of A are stored in {file}. Nothing was compared. The same command compares with them from now on."
     ),
     "curves_rounding": (
-        "The same training: the losses of {steps:step} differ by {largest:.1e} of their size at most, which rounding explains."
+        "The same training: the losses of {steps:step} differ by {largest:.1e} of the larger loss at most, which rounding "
+        "explains."
     ),
     "curves_repeat": (
-        "The same within repeats: the losses of {steps:step} differ by {largest:.1e} of their size at most, as repeats of one "
-        "command do."
+        "The same within repeats: the losses of {steps:step} differ by {largest:.1e} of the larger loss at most, as repeats of "
+        "one command do."
     ),
     "curves_another": _another,
     "curves_undecided": (
-        "Cannot tell rounding from another training: the losses differ by {largest:.1e} of their size at most."
+        "Cannot tell rounding from another training: the losses differ by {largest:.1e} of the larger loss at most."
     ),
     "curves_blunt": _blunt,
     "curves_ended": "Cannot tell: the common {steps:step} {agree}, and one side has more.",
@@ -305,8 +307,8 @@ TEMPLATES: dict[str, Template | Below] = {
     "first_rounding": "Before that they differ within rounding, first at step {step} by {relative:.1e} of the larger loss.",
     "limit_copies": _copies,
     "limit_without": (
-        "Without copies the limit is {start:.0e} of the loss at the first step, and a hundred times the difference so far at "
-        "each later one. Copies tell more: --copies 3 --ulp."
+        "Without copies the limit is {start:.0e} of the larger loss at the first step, and a hundred times the difference so "
+        "far at each later one. Copies tell more: --copies 3 --ulp."
     ),
     "missing": _missing,
     "in_order": "Steps are aligned in order: A has {a}, B {b}.",

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +14,13 @@ from common.errors import UserError
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.cli import exits, wording
-from compare.running.launch import describe_exit, run_command
+from compare.running.launch import describe_exit, run_into_files
 from compare.tools.same import curves
 from compare.tools.same.curves import Curve, LossesError
 
 LOSSES_WORD = "{losses}"
 """Stands in a command for the file or folder that it writes its losses to."""
-_LOSSES, _OUTPUT = "losses", "output.txt"
+_LOSSES, _OUTPUT, _ERRORS = "losses", "output.txt", "errors.txt"
 SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -36,7 +35,7 @@ _SHORT = 60
 
 
 class CommandError(UserError, RuntimeError):
-    """A command of a user failed, or wrote nothing."""
+    """A command of a user failed. Losses that cannot be read are a `LossesError`."""
 
     exit_code = exits.RUN_FAILED
 
@@ -93,7 +92,8 @@ class Subject(NamedTuple):
         """Run the command, and read what it wrote.
 
         Args:
-            folder: gets what the command has printed, and written to `{losses}`, if it fails or its losses cannot be read.
+            folder: gets what the command has printed, and written to `{losses}`, if it fails, is interrupted, or its losses
+                cannot be read.
             seed: seed of a copy whose inputs are moved. None: inputs stay.
         """
         with PrivateFolder() as temporary:
@@ -101,7 +101,8 @@ class Subject(NamedTuple):
             try:
                 return self._run(columns, place, seed)
             except BaseException:
-                for path in [*place.glob(f"{_LOSSES}*"), *place.glob(_OUTPUT)]:
+                printed = [path for path in (place / _OUTPUT, place / _ERRORS) if path.exists() and path.stat().st_size]
+                for path in [*place.glob(f"{_LOSSES}*"), *printed]:
                     folder.mkdir(parents=True, exist_ok=True)
                     shutil.move(path, folder)
                 raise
@@ -113,9 +114,8 @@ class Subject(NamedTuple):
             variables |= {SEED_VARIABLE: str(seed), COUNT_VARIABLE: str(count_file)}
         before = _states(self.written)
         words = [word.replace(LOSSES_WORD, str(target)) for word in self.words]
-        output, errors, code = run_command(words, None, variables, stderr=subprocess.PIPE, most_letters=curves.MOST_BYTES)
-        if output.strip():
-            (place / _OUTPUT).write_text(output, encoding="utf-8")
+        code = run_into_files(words, variables, place / _OUTPUT, place / _ERRORS, curves.MOST_BYTES)
+        output, errors = ((place / name).read_text(encoding="utf-8", errors="replace") for name in (_OUTPUT, _ERRORS))
         if code:
             lines = [line for line in f"{output}\n{errors}".splitlines() if line.strip()]
             last = f": {wording.shortened(wording.one_line(lines[-1]), 200)}" if lines else ""
@@ -124,7 +124,7 @@ class Subject(NamedTuple):
         if self.written is not None:
             changed = [path for path, state in _states(self.written).items() if before.get(path) != state]
             if not changed:
-                raise CommandError(
+                raise LossesError(
                     f"{self.letter} wrote no losses to {self.written}. Received: {self.text}. Name its file with --losses."
                 )
             return Run(curves.read(self.written, *columns, files=changed if self.written.is_dir() else None), moved)
@@ -133,14 +133,14 @@ class Subject(NamedTuple):
                 return Run(curves.read(self._written_losses(place), *columns), moved)
             return Run(curves.parse(output, f"the output of {self.name}", *columns, printed=True), moved)
         except LossesError as error:
-            raise CommandError(str(error).replace(str(target), LOSSES_WORD)) from None
+            raise LossesError(str(error).replace(str(target), LOSSES_WORD)) from None
 
     def _written_losses(self, place: Path) -> Path:
         """Return the file or folder that was written in the place of `{losses}`, with whatever suffix."""
         written = sorted(place.glob(f"{_LOSSES}*"))
         if len(written) != 1:
             names = wording.listed(path.name.replace(_LOSSES, LOSSES_WORD, 1) for path in written)
-            raise CommandError(
+            raise LossesError(
                 f"{self.letter} must write its losses to {LOSSES_WORD}. Received: {names}. Let it write one file there."
             )
         return written[0]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,10 +51,10 @@ def printing(text: str) -> str:
     return f"{sys.executable} print.py '{text}'"
 
 
-def failed(*words: str, results: str = "results") -> tuple[Ended, dict[str, Path]]:
-    """A command that failed, and the files of the folder that its error names."""
+def failed(*words: str, code: int, results: str = "results") -> tuple[Ended, dict[str, Path]]:
+    """A command that failed with an exit code, and the files of the folder that its error names."""
     ended = convtwins("same", *words)
-    assert ended.exit_code in (1, 2) and ended.stdout == "", ended.output
+    assert ended.exit_code == code and ended.stdout == "", ended.output
     (folder,) = Path(results).glob("*-same-*")
     files = {str(path.relative_to(folder)): path for path in folder.rglob("[!.]*") if path.is_file()}
     assert f"What was measured is in {folder}: " in ended.stderr and all(name in ended.stderr for name in files), ended.stderr
@@ -77,7 +80,7 @@ def test_every_run_is_announced_and_its_end_tells_the_time_that_is_left() -> Non
 
 
 def test_the_losses_before_a_copy_that_fails_stay_and_can_be_compared() -> None:
-    ended, files = failed(training(), training(0.5, failing="2"), *MOVED)
+    ended, files = failed(training(), training(0.5, failing="2"), *MOVED, code=1)
     assert "B failed (exit code 3)" in ended.stderr and "The answer without copies: another training." in ended.stderr
     copies = {f"{letter}-copy-{copy}.jsonl" for letter, copy in ("A1", "B1", "A2")}
     assert files.keys() == {"A.jsonl", "B.jsonl", *copies, "B-copy-2/losses.jsonl"}
@@ -88,33 +91,53 @@ def test_the_losses_before_a_copy_that_fails_stay_and_can_be_compared() -> None:
 
 def test_the_first_losses_in_a_file_that_every_run_writes_stay() -> None:
     first, second = training(failing="1", target="log.jsonl"), training(0.5, target="log.jsonl")
-    _, files = failed(first, second, "--losses", "log.jsonl", *MOVED)
+    _, files = failed(first, second, "--losses", "log.jsonl", *MOVED, code=1)
     assert files.keys() == {"A.jsonl", "B.jsonl"} and curves.read(files["A.jsonl"]).losses.tolist() == [1.5]
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "options", "names"),
+    ("a", "b", "options", "code", "names"),
     [
-        (training(), training(0.5), ["--loss", "los"], {"A/losses.jsonl"}),
-        (training(), f"{sys.executable} -c 'raise SystemExit(3)'", [], {"A.jsonl"}),
-        (training(), printing('{"step": 1000, "loss": 1}'), [], {"A.jsonl", "B.jsonl"}),
-        (training(), printing("step 1: 0.5"), [], {"A.jsonl", "B/output.txt"}),
-        (printing('{"step": 1, "loss": 1}'), printing('{"step": 1, "loss": 2}'), MOVED, {"A.jsonl", "B.jsonl", *FIRST_COPIES}),
+        (training(), training(0.5), ["--loss", "los"], 2, {"A/losses.jsonl"}),
+        (training(), f"{sys.executable} -c 'raise SystemExit(3)'", [], 1, {"A.jsonl"}),
+        (training(), printing('{"step": 1000, "loss": 1}'), [], 2, {"A.jsonl", "B.jsonl"}),
+        (training(), printing("step 1: 0.5"), [], 2, {"A.jsonl", "B/output.txt"}),
+        (
+            printing('{"step": 1, "loss": 1}'),
+            printing('{"step": 1, "loss": 2}'),
+            MOVED,
+            1,
+            {"A.jsonl", "B.jsonl", *FIRST_COPIES},
+        ),
     ],
     ids=["another column", "no losses", "no common step", "a line that is no JSON", "no hook"],
 )
-def test_what_was_measured_stays_whatever_fails(a: str, b: str, options: Sequence[str], names: set[str]) -> None:
-    _, files = failed(a, b, *options)
+def test_what_was_measured_stays_whatever_fails(a: str, b: str, options: Sequence[str], code: int, names: set[str]) -> None:
+    _, files = failed(a, b, *options, code=code)
     assert files.keys() == names
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (printing('{"step": 1, "loss": 1}'), []),
+        (training(), []),
+        (training(target="log.jsonl"), ["--losses", "log.jsonl"]),
+    ],
+    ids=["stdout", "{losses}", "--losses"],
+)
+def test_another_column_is_wrong_usage_wherever_the_losses_are(command: str, options: Sequence[str]) -> None:
+    ended = convtwins("same", command, command, "--loss", "los", *options)
+    assert ended.exit_code == 2 and "los" in ended.stderr and "step, loss" in ended.stderr, ended.output
+
+
 def test_losses_that_are_no_golden_curve_stay() -> None:
-    _, files = failed(printing('{"step": 1, "loss": NaN}'), "--golden", "golden.json")
+    _, files = failed(printing('{"step": 1, "loss": NaN}'), "--golden", "golden.json", code=2)
     assert files.keys() == {"A.jsonl"} and not Path("golden.json").exists()
 
 
 def test_losses_stay_beside_the_report_that_was_to_be_written() -> None:
-    _, files = failed(training(), training(0.5, failing="0"), "--out", "reports/one", results="reports")
+    _, files = failed(training(), training(0.5, failing="0"), "--out", "reports/one", code=1, results="reports")
     assert files.keys() == {"A.jsonl", "B/losses.jsonl"} and not Path("results").exists()
 
 
@@ -133,6 +156,21 @@ def test_an_answer_leaves_nothing_but_its_report(here: Path, options: tuple[str,
     assert [path.name for path in here.glob("reports/*")] == ["one"] * bool(options)
 
 
+def test_commands_run_where_no_results_can_be_written(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    temporary = here / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    Path("results").write_text("a file\n")
+    assert convtwins("same", training(), training()).exit_code == 0 and not [*temporary.iterdir()]
+    ended = convtwins("same", training(), training(0.5, failing="0"))
+    (folder,) = temporary.iterdir()
+    assert (
+        ended.exit_code == 1 and f"What was measured is in {folder}: A.jsonl" in ended.stderr and (folder / "A.jsonl").exists()
+    )
+    refusal = convtwins("same", training(), training(), "--out", "results/one")
+    assert refusal.exit_code == 2 and "--out" in refusal.stderr
+
+
 def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = here / "results" / "same"
 
@@ -144,6 +182,26 @@ def test_an_interruption_names_what_was_measured(here: Path, capsys: pytest.Capt
     with pytest.raises(Interrupted):
         measure()
     assert f"{folder}: A.jsonl" in capsys.readouterr().err and (folder / "A.jsonl").exists()
+
+
+def test_what_a_command_printed_stays_if_it_fails_or_is_interrupted(here: Path) -> None:
+    program = "import sys; print(1, flush=True); print(2, file=sys.stderr, flush=True); {}"
+    (here / "fail.py").write_text(program.format("sys.exit(3)"))
+    _, files = failed(f"{sys.executable} fail.py", training(), code=1)
+    assert {name: file.read_text() for name, file in files.items()} == {"A/output.txt": "1\n", "A/errors.txt": "2\n"}
+    wait = "open('ready', 'w').close(); import time; time.sleep(600)"
+    (here / "wait.py").write_text(program.format(wait))
+    words = [sys.executable, "-m", "compare", "same", f"{sys.executable} wait.py", training(), "--out", "reports/one"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while not Path("ready").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stderr = process.stderr.read()
+    (folder,) = Path("reports").glob("*-same-*")
+    assert process.returncode == 128 + signal.SIGINT and f"{folder}: A/errors.txt, A/output.txt." in stderr, stderr
+    assert [(folder / "A" / name).read_text() for name in ("output.txt", "errors.txt")] == ["1\n", "2\n"]
 
 
 @pytest.mark.parametrize("epochs", [None, [0, 0, 1]])

@@ -205,6 +205,12 @@ def test_a_small_excess_gets_all_copies_before_it_is_another_training(apart: flo
     assert (values["verdict"], limit["values"]["copies"]) == (verdict, {"A": copies, "B": copies})
 
 
+def test_a_copy_that_fails_leaves_the_answer_with_the_copies_before_it() -> None:
+    Path("train.py").write_text(f"{COPIED}if seed == '5': sys.exit(3)\n")
+    message = refused(f"{sys.executable} train.py 0", f"{sys.executable} train.py 1e-5", *MOVED).stderr
+    assert "A failed (exit code 3)" in message and "The answer with 3 copies: another training." in message
+
+
 # Stored curves.
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from compare.tools.same import judging, same_report
 from compare.tools.same.curves import Curve
@@ -55,3 +56,14 @@ def test_a_stored_curve_says_what_to_do_with_it(screens: Screens) -> None:
     report = same_report.stored_report(Path("golden.json"), SIDES[0], Curve("a", STEPS, A.round(4)), [])
     assert report.exit_code == 1
     assert "golden.json" in screens(report)
+
+
+def test_the_plot_shows_the_differences_of_the_table() -> None:
+    curves = Curve("a", STEPS, A), Curve("b", STEPS, A * (1 + 1e-3))
+    comparison = judging.judge(*curves, judging.align(*curves), (COPIES, COPIES))
+    figure = Figure()
+    assert same_report.report(comparison, SIDES, []).drawings["losses"](figure)
+    differences, limit = figure.axes[1].get_lines()
+    assert figure.axes[1].get_ylabel() == "difference / larger loss"
+    assert np.array_equal(np.asarray(differences.get_ydata()), comparison.relative)
+    assert np.allclose(np.asarray(limit.get_ydata()), comparison.limit / curves[1].losses)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from compare.cli.errors import UnfitError
-from compare.running.launch import run_command
+from compare.running.launch import run_into_files
 from compare.tools.same import curves, subjects
 from compare.tools.same.curves import LossesError
 from tests.compare.tools.same import events
@@ -53,13 +52,14 @@ def test_processes_are_those_of_a_launcher(text: str, number: int | None) -> Non
     assert subjects.Subject("B", text, tuple(text.split())).processes == number
 
 
-def test_a_command_that_prints_without_end_is_ended() -> None:
+def test_a_command_that_prints_without_end_is_ended(here: Path) -> None:
     program = "import sys\nwhile True: print('x' * 1000, file=sys.{})"
+    files = here / "output.txt", here / "errors.txt"
     for stream in ("stdout", "stderr"):
-        with pytest.raises(UnfitError, match="more than 100,000 letters"):
-            run_command([sys.executable, "-c", program.format(stream)], None, {}, stderr=-1, most_letters=100_000)
-    output = run_command([sys.executable, "-c", "import sys; print(1); sys.exit(3)"], None, {}, stderr=-1, most_letters=100)
-    assert output == ("1\n", "", 3)
+        with pytest.raises(UnfitError, match="more than 100,000 bytes"):
+            run_into_files([sys.executable, "-c", program.format(stream)], {}, *files, 100_000)
+    assert run_into_files([sys.executable, "-c", "import sys; print(1); sys.exit(3)"], {}, *files, 100) == 3
+    assert [file.read_text() for file in files] == ["1\n", ""]
 
 
 def test_a_folder_of_too_many_events_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,21 +69,3 @@ def test_a_folder_of_too_many_events_is_refused(here: Path, monkeypatch: pytest.
     monkeypatch.setattr(curves, "MOST_BYTES", 2 * len(content))
     with pytest.raises(LossesError, match="event files of"):
         curves.read(here)
-
-
-def test_a_command_whose_output_is_captured_ends_with_an_interruption(tmp_path: Path) -> None:
-    """Its end would write the file."""
-    program = "import sys, time; print(1, flush=True); time.sleep(20); open(sys.argv[1], 'w')"
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    usual = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        with pytest.raises(KeyboardInterrupt):
-            run_command([sys.executable, "-c", program, str(tmp_path / "ended")], None, {}, stderr=-1, most_letters=100)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, usual)
-    assert not (tmp_path / "ended").exists()
