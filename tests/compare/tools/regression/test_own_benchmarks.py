@@ -427,7 +427,7 @@ def test_a_search_that_left_out_a_commit_without_the_benchmark_goes_on(tmp_path:
     assert "now was left out: --only matches no benchmark of both sides." in " ".join(first.stdout.split())
 
 
-def test_a_commit_without_the_program_of_a_command_cannot_be_measured_and_ends_no_search(tmp_path: Path) -> None:
+def test_a_commit_without_the_program_of_a_command_cannot_be_measured(tmp_path: Path) -> None:
     repository = initialised(tmp_path / "project")
     trees.write(repository, {"measure.sh": "#!/bin/sh\n"})
     (repository / "measure.sh").chmod(0o755)
