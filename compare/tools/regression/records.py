@@ -31,7 +31,8 @@ JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
-_OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "wall seconds", FIGURE: "figure"}
+OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "wall seconds", FIGURE: "figure"}
+"""Metrics of benchmarks, with their names for a reader."""
 
 
 def choices() -> tuple[str, ...]:
@@ -41,7 +42,7 @@ def choices() -> tuple[str, ...]:
 
 def heading(metric: str) -> str:
     """Return the name of a metric for a reader."""
-    return _OF_BENCHMARKS.get(metric) or metrics()[metric].label
+    return OF_BENCHMARKS.get(metric) or metrics()[metric].label
 
 
 def metrics_named(text: str) -> tuple[str, ...]:

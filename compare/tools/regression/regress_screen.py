@@ -282,9 +282,10 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
         is_open = is_of_runs and any(change.metric in times() for change in worse) and not judgement.operations
         return [("where in a step", measured_by.in_a_new_folder("--profile"))] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
-    is_disturbed = any(is_time(change.metric) and change.change.n < measured_by.repeats for change in few)
-    is_disturbed = is_disturbed or any(change.verdict == "not judged" for change in few)
-    if is_disturbed and measured_by.repeats >= VERDICT_PAIRS:
+    lacks_pairs = any(
+        change.verdict == "not judged" or (is_time(change.metric) and change.change.n < measured_by.repeats) for change in few
+    )
+    if lacks_pairs and not judgement.is_too_short:
         return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]
