@@ -31,7 +31,7 @@ JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
-OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "wall seconds", FIGURE: "figure"}
+OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "command seconds", FIGURE: "figure"}
 """Metrics of benchmarks, with their names for a reader."""
 
 
