@@ -47,8 +47,9 @@ from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
 from compare.tools.regression.measured import COMMAND_SECONDS
-from compare.tools.regression.pair_loop import WASTED_PAIRS, PairLoop
+from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
+from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
 

@@ -21,7 +21,7 @@ from compare.cli.interrupt import Interrupted
 from compare.running import launch
 from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
-from compare.tools.regression import benchmark_sides, bisection, candidates, pair_loop
+from compare.tools.regression import benchmark_sides, bisection, candidates, records
 from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from compare.tools.regression.candidates import Candidate
 from tests.compare.tools.regression.conftest import upgrade
@@ -298,7 +298,7 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     stand_in.behaviour = disturbed
     done = bisect(*words)
     last = f"{commit_of(repository, 6)[:8]} change 6"
-    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * pair_loop.WASTED_PAIRS
+    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * records.WASTED_PAIRS
     shown = " ".join(done.stdout.split())
     assert (
         "Verdict CANNOT TELL whether the branch is slower: other programs took cores from 3 of 3 pairs. Exit code 5." in shown
