@@ -52,7 +52,7 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.5, 0.25
 PROBE_SECONDS = 60.0
 """Limit of an answer of an interpreter."""
 PYTHON_ADVICE = "Name the python of an environment, or make one with `env create`."
-"""What to do about an interpreter that is not there."""
+"""Advice about an interpreter that is not there."""
 _PART_LETTERS = 2**16
 _LAST_LINES = 8
 _REASON_LENGTH = 400
