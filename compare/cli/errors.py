@@ -17,5 +17,9 @@ class UnfitError(LaunchError):
     exit_code = 2
 
 
+class NoAnswerError(LaunchError):
+    """An interpreter or a twin has not answered in time, or for lack of memory. It may answer on an idle machine."""
+
+
 class FolderError(UserError, ValueError):
     """A results folder cannot be used. The message says why and what to do."""

@@ -33,7 +33,7 @@ from common.processes import signals
 from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
 from common.watching import watchdog
 from compare.cli import wording
-from compare.cli.errors import LaunchError, UnfitError
+from compare.cli.errors import LaunchError, NoAnswerError, UnfitError
 from compare.running.contestants import Checkout, Contestant
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
@@ -50,6 +50,8 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.5, 0.25
 """Interval between two polls of the running processes, and between two looks at a single one."""
 PROBE_SECONDS = 60.0
 """Limit of an answer of an interpreter."""
+PYTHON_ADVICE = "Name the python of an environment, or make one with `env create`."
+"""Advice about an interpreter that is not there."""
 _LAST_LINES = 8
 _REASON_LENGTH = 400
 _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
@@ -147,13 +149,12 @@ def _run_captured(
                 process = process_stack.enter_context(_CapturedProcess(command, folder, environment))
             return *process.communicate(timeout=seconds), process.returncode
     except subprocess.TimeoutExpired:
-        raise LaunchError(
+        raise NoAnswerError(
             f"The interpreter of {name} gave no answer in {seconds:g} s: {command[0]}. Name the python of an environment."
         ) from None
     except OSError as error:
         raise UnfitError(
-            f"The interpreter of {name} cannot be started: {error.strerror}. Received: {command[0]}. Name the python of an "
-            "environment, or make one with `env create`."
+            f"The interpreter of {name} cannot be started: {error.strerror}. Received: {command[0]}. {PYTHON_ADVICE}"
         ) from None
 
 
@@ -193,13 +194,13 @@ class DescribingProcess(_CapturedProcess):
         try:
             stdout, stderr = self.communicate(timeout=_DESCRIBE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {command}") from None
+            raise NoAnswerError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {command}") from None
         last_lines = _last_lines(stderr)
         if self.returncode != 0:
-            ending = describe_exit(self.returncode)
+            ending, error = describe_exit(self.returncode), LaunchError
             if self.returncode == -signal.SIGKILL and memory_kills() > self.kills:
-                ending += LACKED_MEMORY
-            raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {command}\n{last_lines}".rstrip())
+                ending, error = f"{ending}{LACKED_MEMORY}", NoAnswerError
+            raise error(f"{name} cannot describe itself ({ending}). Run: {command}\n{last_lines}".rstrip())
         try:
             description = json.loads(stdout)
         except json.JSONDecodeError:

@@ -275,7 +275,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             return code
 
     def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:
-        """Return a command's figures in the form of pytest-benchmark: its wall seconds, or those that it wrote."""
+        """Return a command's figures in the form of pytest-benchmark: its command seconds, or those that it wrote."""
         figures: dict[str, float] = {self.command.name: seconds}
         if self.command.metric == FIGURE:
             figures = _read_figures(written)

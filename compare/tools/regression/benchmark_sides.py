@@ -14,7 +14,7 @@ from typing import Any
 
 from common.artifacts.schema import Environment
 from common.machine import code_version, machine
-from compare.cli.errors import UnfitError
+from compare.cli.errors import NoAnswerError, UnfitError
 from compare.running import contestants
 from compare.tools.regression import revisions
 from compare.tools.regression.benchmark_files import PlannedSide
@@ -56,18 +56,19 @@ class BenchmarkSide:
         return self.facts.environment.interpreter
 
 
-def from_environment(side: str, python: str) -> BenchmarkSide:
+def from_environment(side: str, python: str, *, answer_seconds: float = _DESCRIBE_SECONDS) -> BenchmarkSide:
     """Return this folder's code in an environment.
 
     Args:
         side: id of the side.
         python: its environment, see `contestants.interpreter`.
+        answer_seconds: limit of the interpreter's answer.
     """
     here = Path.cwd()
     answer = revisions.git("rev-parse", "--show-toplevel", at=here)
     root = None if answer.returncode else Path(answer.stdout.strip())
     code = code_version.describe(root) if root else {}
-    environment, _ = _describe(contestants.interpreter(python))
+    environment, _ = _describe(contestants.interpreter(python), answer_seconds)
     facts = PlannedSide(
         name=python,
         commit=code.get("commit"),
@@ -143,15 +144,19 @@ def _hash_changes(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _describe(python: Path) -> tuple[Environment, list[str]]:
+def _describe(python: Path, answer_seconds: float = _DESCRIBE_SECONDS) -> tuple[Environment, list[str]]:
     """Return the environment of an interpreter and the folders that it imports from. It needs no package."""
     command = [str(python), "-c", _DESCRIBE, str(machine.PROJECT_ROOT)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True, timeout=_DESCRIBE_SECONDS, cwd="/"
+            command, env=environment, capture_output=True, text=True, check=True, timeout=answer_seconds, cwd="/"
         )
         described: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        raise NoAnswerError(
+            f"The interpreter gave no answer in {answer_seconds:g} s. Received: {python}. Name the python of an environment."
+        ) from None
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise UnfitError(
             f"The interpreter cannot be used ({type(error).__name__}). Received: {python}. Name the python of an environment."

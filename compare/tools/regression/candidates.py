@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -9,17 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+import typer
+
 from common.artifacts.schema import Environment
 from common.machine import machine
 from common.machine.machine import Facts
 from common.spec import SpecError
-from compare.cli.errors import LaunchError
+from compare.cli.errors import LaunchError, NoAnswerError
 from compare.cli.progress import Display
 from compare.cli.wording import listed, shortened
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.judgement.sides import BASE, HEAD
 from compare.judgement.statement_words import unreliable_words
+from compare.results import store
 from compare.results.store import Comparison
 from compare.results.workspace import FolderKind, PlannedWork, Workspace
 from compare.running import launch
@@ -43,8 +47,9 @@ from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
 from compare.tools.regression.measured import COMMAND_SECONDS
-from compare.tools.regression.pair_loop import WASTED_PAIRS, PairLoop
+from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
+from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
 from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
 
@@ -66,16 +71,31 @@ class Bisection(PlannedWork):
     metric: str
     threshold: float
     most_repeats: int
-    distributions_hashes: list[str] = []
-    """Hash of the distributions of each environment, or of the common one of all commits."""
+    distributions_hashes: list[str | None] = []
+    """Hash of the distributions of each environment, by its place, or of the common one of all commits. None: the environment
+    could not run. It may do so later."""
 
     def identity(self) -> dict[str, Any]:
         """A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other."""
-        fields = self.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
+        others = {"kind", "code_hash", "machine", "most_repeats", "distributions_hashes"}
+        fields = self.model_dump(mode="json", exclude=others)
         return fields | {"seeds": self.seeds[0]}
 
     def continued_by(self, new: Any) -> Self:
-        return self.model_copy(update={"most_repeats": new.most_repeats, "seeds": new.seeds})
+        hashes = [now or before for before, now in self._hashes_beside(new)]
+        return self.model_copy(update={"most_repeats": new.most_repeats, "seeds": new.seeds, "distributions_hashes": hashes})
+
+    def difference(self, new: Any) -> str | None:
+        """Environments differ where both hashes are known."""
+        known = {
+            f"distributions_hashes.{place}": both for place, both in enumerate(self._hashes_beside(new)) if None not in both
+        }
+        before, now = ({name: both[side] for name, both in known.items()} for side in (0, 1))
+        return store.describe_differences(before, now) or super().difference(new)
+
+    def _hashes_beside(self, new: Any) -> list[tuple[str | None, str | None]]:
+        """Return the hashes of this record and of another one, by place."""
+        return list(itertools.zip_longest(self.distributions_hashes, new.distributions_hashes))
 
 
 @dataclass(frozen=True)
@@ -182,7 +202,7 @@ def _commits(good: str, bad: str, repository: Path | None, paths: Sequence[str])
 
 
 def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates[Contestant]:
-    """Return the environments in the order that they are named. One that cannot run is left out, see `_prepared`."""
+    """Return the environments in the order that they are named. One that cannot run is left out, see `prepare_each`."""
 
     def prepare(place: int) -> tuple[Contestant, Comparison]:
         contestants = requests.in_environment(pythons[place], request.twins.contestants)
@@ -190,7 +210,7 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
         plan = comparison_plan.build_plan(replace(request, twins=twins), progress)
         return twins[_one_row(plan).contestant], plan
 
-    candidates, prepared = _prepared(_environments(pythons), prepare)
+    candidates, prepared = prepare_each(_environments(pythons), prepare)
     plans = {place: plan for place, (_, plan) in prepared.items()}
 
     @contextmanager
@@ -207,29 +227,34 @@ def _environments(pythons: Sequence[str]) -> list[Candidate]:
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
             "--environments torch-213 torch-214 torch-215."
         )
-    if missing := [path for path in paths if not Path(path).exists()]:
+    if missing := [python for python, path in zip(pythons, paths, strict=True) if not Path(path).exists()]:
         raise RevisionError(
-            f"--environments names an interpreter that is not there. Received: {missing[0]}. Name the python of an "
-            "environment, or make one with `env create`."
+            f"--environments names an interpreter that is not there. Received: {missing[0]}. {launch.PYTHON_ADVICE}"
         )
     return [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
 
 
-def _prepared(
+def prepare_each(
     candidates: Sequence[Candidate], prepare: Callable[[int], PreparedT]
 ) -> tuple[list[Candidate], dict[int, PreparedT]]:
     """Prepare each environment. One between the ends that cannot run is left out, as `git bisect` skips a commit.
 
     Returns:
         (the candidates, with the reason of those that are left out; what `prepare` returned, by place).
+
+    Raises:
+        NoAnswerError: an environment may run, and has not answered.
     """
     checked, prepared = list(candidates), dict[int, PreparedT]()
     for place, candidate in enumerate(candidates):
         try:
             prepared[place] = prepare(place)
+        except NoAnswerError:  # a busy machine leaves no environment out
+            raise
         except (LaunchError, SpecError) as error:
             if place in (0, len(candidates) - 1):
                 raise
+            typer.echo(f"{candidate.title} is left out: {error}", err=True)
             checked[place] = replace(candidate, refusal=str(error))
     return checked, prepared
 
@@ -278,7 +303,7 @@ def from_command(
         def prepare(place: int) -> BenchmarkSide:
             return benchmark_sides.from_environment(HEAD, pythons[place])
 
-        candidates, sides = _prepared(_environments(pythons), prepare)
+        candidates, sides = prepare_each(_environments(pythons), prepare)
         environments = {place: side.facts.environment for place, side in sides.items()}
 
         @contextmanager
@@ -356,7 +381,10 @@ def search(
         most_repeats=len(seeds),
         code_hash=candidates.code_hash,
         machine=candidates.machine,
-        distributions_hashes=[environment.distributions_hash for environment in candidates.environments.values()],
+        distributions_hashes=[
+            candidates.environments[place].distributions_hash if place in candidates.environments else None
+            for place in range(1 + max(candidates.environments, default=-1))
+        ],
     )
     workspace.claim(record)
     folder = workspace.folder

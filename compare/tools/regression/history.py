@@ -39,14 +39,13 @@ from compare.results.workspace import FolderKind
 from compare.running import options
 from compare.statistics.statistics import Spread, spread
 from compare.tools.regression import benchmark_files, measurements, revisions
-from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS, MeasuredSubject, Measurement
-from compare.tools.regression.records import HistoryPoint, heading
+from compare.tools.regression.measured import SECONDS, MeasuredSubject, Measurement
+from compare.tools.regression.records import OF_BENCHMARKS, HistoryPoint, heading
 from compare.tools.regression.revisions import RevisionError
 from compare.tools.regression.samples import is_named, is_time
 
 NAME = "history"
-_OF_BENCHMARKS = (SECONDS, COMMAND_SECONDS, FIGURE)
-_DEFAULT = ("epoch_seconds", *_OF_BENCHMARKS)
+_DEFAULT = ("epoch_seconds", *OF_BENCHMARKS)
 _LOG_RATIO = 10.0
 """Ratio of a plot's largest value to its smallest, above that its axis is logarithmic."""
 _MAX_LEGEND_ENTRIES = 24
@@ -71,7 +70,7 @@ class HistoryReport(Report):
 
 def metrics_of(text: str) -> tuple[str, ...]:
     """Return the figures that `--metric` names."""
-    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), *_OF_BENCHMARKS)))
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), *OF_BENCHMARKS)))
 
 
 @commands.command()
@@ -80,7 +79,7 @@ def command(
     metric: Annotated[
         tuple[str, ...],
         Parsed(metrics_of),
-        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; of benchmarks: {', '.join(_OF_BENCHMARKS)}."),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; of benchmarks: {', '.join(OF_BENCHMARKS)}."),
     ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
@@ -425,7 +424,7 @@ def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
         }
         for point in points
     ]
-    is_of_files = points[0].metric in _OF_BENCHMARKS
+    is_of_files = points[0].metric in OF_BENCHMARKS
     counted = "n files of the same versions, each its median, or of the rounds of one file" if is_of_files else "n repeats"
     note = f"Median (25 % to 75 % quantile) of {counted}, in the order of the commits. *: with uncommitted changes."
     if is_of_files:

@@ -23,7 +23,7 @@ Kind = Literal["comparison", "benchmarks"]
 SECONDS = "seconds"
 """Metric of a benchmark: seconds per call, a statistic over its rounds."""
 COMMAND_SECONDS = "command_seconds"
-"""Metric of a command: its wall seconds, from start to end."""
+"""Metric of a command: its wall time, from start to end."""
 FIGURE = "figure"
 """Metric of a figure that a command writes itself. Less is better."""
 

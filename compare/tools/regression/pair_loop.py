@@ -20,6 +20,7 @@ from compare.comparison import comparison_plan
 from compare.judgement.sides import BASE, HEAD
 from compare.running.interleaving import Job, run_in_turns, turn
 from compare.statistics.statistics import VERDICT_PAIRS
+from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import RevisionError
 
 
@@ -32,9 +33,6 @@ class PairItem(Protocol):
 
 Item = TypeVar("Item", bound=PairItem)
 Result = TypeVar("Result")
-
-WASTED_PAIRS = 3
-"""A measurement ends when so many pairs in a row do not count."""
 
 
 class Pair(NamedTuple, Generic[Item]):

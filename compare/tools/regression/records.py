@@ -28,10 +28,14 @@ ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics that are judged by default. The accuracy is always judged."""
 
+WASTED_PAIRS = 3
+"""A measurement ends when so many pairs in a row do not count."""
+
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
-_OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "wall seconds", FIGURE: "figure"}
+OF_BENCHMARKS = {SECONDS: "seconds per call", COMMAND_SECONDS: "command seconds", FIGURE: "figure"}
+"""Metrics of benchmarks, with their names for a reader."""
 
 
 def choices() -> tuple[str, ...]:
@@ -41,7 +45,7 @@ def choices() -> tuple[str, ...]:
 
 def heading(metric: str) -> str:
     """Return the name of a metric for a reader."""
-    return _OF_BENCHMARKS.get(metric) or metrics()[metric].label
+    return OF_BENCHMARKS.get(metric) or metrics()[metric].label
 
 
 def metrics_named(text: str) -> tuple[str, ...]:
@@ -205,9 +209,19 @@ class Judgement(Frozen):
     @property
     def is_disturbed(self) -> bool:
         """Whether there is no verdict because other work disturbed so many of the planned pairs."""
-        is_open = not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
         left = self.pairs - self.disturbed_pairs
-        return is_open and not self.is_too_short and self.disturbed_pairs > 0 and left < VERDICT_PAIRS
+        is_reason = self.disturbed_pairs > 0 and left < VERDICT_PAIRS
+        return self._lacks_pairs and is_reason and not self.is_unfinished
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is no verdict because the measurement was interrupted before it had enough pairs."""
+        has_given_up = self.disturbed_pairs >= WASTED_PAIRS
+        return self._lacks_pairs and 0 < self.pairs < VERDICT_PAIRS and not has_given_up
+
+    @property
+    def _lacks_pairs(self) -> bool:
+        return not self.is_too_short and not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
 
     @property
     def exit_code(self) -> int:

@@ -94,9 +94,7 @@ def headline(judgement: Judgement) -> str:
         f"({percent_words(judgement.threshold)} of seconds and MiB, {percent_words(judgement.accuracy_threshold)} of accuracy)"
     )
     if judgement.exit_code != EXIT_OK:
-        reasons = _undecided_reasons(judgement, f" {thresholds}")
-        if judgement.is_disturbed:
-            reasons.insert(0, regress_screen.disturbed_words(judgement.disturbed_pairs, judgement.pairs))
+        reasons = [*regress_screen.lacking_words(judgement), *_undecided_reasons(judgement, f" {thresholds}")]
         return f"CANNOT TELL whether there is a regression: {joined(reasons)}."
     return f"No regression: none of {len(judgement.verdicts)} figures is worse by more than its threshold {thresholds}."
 

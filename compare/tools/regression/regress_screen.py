@@ -153,6 +153,14 @@ def disturbed_words(disturbed: int, pairs: int) -> str:
     return f"other programs took cores from {disturbed} of {count(pairs, 'pair')}"
 
 
+def lacking_words(judgement: Judgement) -> list[str]:
+    """Say why there are too few pairs for a verdict: they were not made, or other programs disturbed them. Empty: neither."""
+    if judgement.is_unfinished:
+        planned = judgement.planned_pairs
+        return [f"{planned - judgement.pairs} of {count(planned, 'planned pair')} are missing"]
+    return [disturbed_words(judgement.disturbed_pairs, judgement.pairs)] if judgement.is_disturbed else []
+
+
 def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
     number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
@@ -165,8 +173,7 @@ def _verdict(judgement: Judgement) -> str:
     if judgement.exit_code == EXIT_REGRESSION:
         return f"{failure_words(judgement)}: {code}.{rest}"
     if judgement.exit_code != EXIT_OK:
-        disturbed = judgement.is_disturbed
-        why = f"{disturbed_words(judgement.disturbed_pairs, judgement.pairs)}, " if disturbed else ""
+        why = "".join(f"{reason}, " for reason in lacking_words(judgement))
         return f"CANNOT TELL whether there is a regression: {why}{code}.{rest}"
     return f"No regression in {count(number, 'figure')}: {code}.{rest}"
 
@@ -282,9 +289,10 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
         is_open = is_of_runs and any(change.metric in times() for change in worse) and not judgement.operations
         return [("where in a step", measured_by.in_a_new_folder("--profile"))] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
-    is_disturbed = any(is_time(change.metric) and change.change.n < measured_by.repeats for change in few)
-    is_disturbed = is_disturbed or any(change.verdict == "not judged" for change in few)
-    if is_disturbed and measured_by.repeats >= VERDICT_PAIRS:
+    lacks_pairs = any(
+        change.verdict == "not judged" or (is_time(change.metric) and change.change.n < measured_by.repeats) for change in few
+    )
+    if lacks_pairs and not judgement.is_too_short:
         return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]

@@ -22,7 +22,7 @@ from compare.tools.regression.benchmark_command import BenchmarkCommand
 PREPARING = "asking the frameworks and reading the data"
 
 PYTEST = "Run `pytest ARGS` with pytest-benchmark in the place of trainings: each benchmark is a figure."
-COMMAND = "Run this command in the place of trainings: its wall seconds, or the figures that it writes to {json}."
+COMMAND = "Run this command in the place of trainings: its command seconds, or the figures that it writes to {json}."
 PYTHON = "Interpreter or environment of --pytest and --command. Default: that of this command."
 
 _EPOCHS = 4

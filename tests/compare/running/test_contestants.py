@@ -12,7 +12,7 @@ import pytest
 from common.artifacts.schema import Environment
 from common.machine import environment
 from common.spec import SpecError
-from compare.cli.errors import LaunchError
+from compare.cli.errors import LaunchError, NoAnswerError
 from compare.judgement import environments
 from compare.judgement.statement_words import sentences
 from compare.reporting import comparison_report
@@ -231,7 +231,7 @@ def test_an_interpreter_that_does_not_work_or_is_of_another_python_is_refused(
 def test_an_interpreter_that_hangs_is_refused(tmp_path: Path) -> None:
     python = script(tmp_path / "python", "exec sleep 60")
     subject = Contestant(name="subject", twin="pytorch", python=str(python))
-    with refused(LaunchError, names=["subject", python, "0.3 s"]):
+    with refused(NoAnswerError, names=["subject", python, "0.3 s"]):
         launch.inspect(subject, answer_seconds=0.3)
 
 

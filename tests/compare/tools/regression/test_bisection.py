@@ -16,19 +16,21 @@ from scipy import special
 
 from common.artifacts.schema import Noise, RunResult
 from common.machine import machine
+from compare.cli.errors import NoAnswerError
 from compare.cli.interrupt import Interrupted
 from compare.running import launch
 from compare.statistics import statistics
 from compare.statistics.statistics import Ratio
-from compare.tools.regression import bisection, pair_loop
+from compare.tools.regression import benchmark_sides, bisection, candidates, records
 from compare.tools.regression.bisection import BisectionOutcome, Enough, Unmeasurable
+from compare.tools.regression.candidates import Candidate
 from tests.compare.tools.regression.conftest import upgrade
 from tests.compare.tools.regression.repository import commit, copied, git, initialised, spec_module, worktrees
 from tests.compare.tools.regression.stand_in import StandIn, whole
 from tests.compare.tools.regression.test_regress_for_real import PLANTED, TIMEOUT_SECONDS
 from tests.support import comparisons, schemas
 from tests.support.command_line import convtwins, convtwins_json, convtwins_process
-from tests.support.refusals import check_ended
+from tests.support.refusals import check_ended, refused
 
 # The rate of wrong answers, in made-up measurements.
 
@@ -296,7 +298,7 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     stand_in.behaviour = disturbed
     done = bisect(*words)
     last = f"{commit_of(repository, 6)[:8]} change 6"
-    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * pair_loop.WASTED_PAIRS
+    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * records.WASTED_PAIRS
     shown = " ".join(done.stdout.split())
     assert (
         "Verdict CANNOT TELL whether the branch is slower: other programs took cores from 3 of 3 pairs. Exit code 5." in shown
@@ -468,6 +470,55 @@ def test_an_environment_that_cannot_run_is_left_out_and_the_answer_lies_between_
     assert "Thefirstbadoneisamong2thatcouldnotbetoldapart." in shown
     broken(pythons[0])
     check_ended(bisect(*words[:-1], tmp_path / "other"), names=["does not work", pythons[0]])
+
+
+def test_a_search_goes_on_when_an_environment_that_could_not_run_is_repaired(
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    pythons = interpreters(3)
+    whole_python = pythons[1].rename(tmp_path / "whole")
+    recorded.seconds = lambda python: 2.0 if pythons.index(Path(python)) < 1 else 3.0
+    words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out"]
+
+    def break_middle() -> None:
+        pythons[1].write_text("#!/bin/sh\nexit 3\n")
+        pythons[1].chmod(0o755)
+
+    break_middle()
+    ended = bisect(*words)
+    assert ended.exit_code == 5
+    assert f"{pythons[1]} is left out: The interpreter of it does not work (exit code 3)" in ended.stderr
+    pythons[1].unlink()
+    shutil.copyfile(whole_python, pythons[1], follow_symlinks=False)
+    assert convtwins_json("bisect", *words)["first_bad"] == str(pythons[1])
+    repaired = pythons[1].rename(tmp_path / "repaired")
+    break_middle()
+    assert bisect(*words).exit_code == 5
+    repaired.rename(pythons[1])
+    upgrade(pythons[1])
+    check_ended(bisect(*words), names=["another bisection", "distributions_hashes.1"])
+
+
+def test_an_environment_that_does_not_answer_in_time_is_not_left_out(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+
+    def prepare(place: int) -> None:
+        if place == 1:
+            benchmark_sides.from_environment("head", str(python), answer_seconds=0.3)
+
+    environments = [Candidate(f"environment-{place + 1}", f"env{place}", f"env{place}") for place in range(3)]
+    with refused(NoAnswerError, received=python, names="0.3 s"):
+        candidates.prepare_each(environments, prepare)
+
+
+def test_an_environment_that_is_not_there_is_refused_as_it_was_typed(
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    first, last = interpreters(2)
+    words = ["--environments", first, "torch-999", last, "--contestant", "it=left", "--out", tmp_path / "out"]
+    check_ended(bisect(*words), field="--environments", names="Received: torch-999.", fix="env create")
 
 
 def test_an_environment_that_is_not_there_is_refused_before_anything_runs(

@@ -344,7 +344,7 @@ def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> 
         assert [change["id"] for change in seconds["changes"]] == ["python -c pass"]
         assert seconds["changes"][0]["metric"] == "command_seconds"
         shown = convtwins(*words[:-1], "--full", "--command", "python -c pass", "--out", tmp_path / "seconds").stdout
-        assert "wall seconds" in shown and "per call" not in shown
+        assert "command seconds" in shown and "per call" not in shown
         assert seconds["changes"][0]["baseline"]["median"] > 0.0
         for command, names in (
             ("python train.py", ["exit code 1", "IndexError"]),
@@ -427,7 +427,7 @@ def test_a_search_that_left_out_a_commit_without_the_benchmark_goes_on(tmp_path:
     assert "now was left out: --only matches no benchmark of both sides." in " ".join(first.stdout.split())
 
 
-def test_a_commit_without_the_program_of_a_command_cannot_be_measured_and_ends_no_search(tmp_path: Path) -> None:
+def test_a_commit_without_the_program_of_a_command_cannot_be_measured(tmp_path: Path) -> None:
     repository = initialised(tmp_path / "project")
     trees.write(repository, {"measure.sh": "#!/bin/sh\n"})
     (repository / "measure.sh").chmod(0o755)
@@ -478,7 +478,7 @@ def test_a_search_names_the_figure_that_a_command_writes(tmp_path: Path) -> None
     assert "Which change made seconds per epoch of python train.py {json} larger?" in " ".join(ended.stdout.split())
     with inside(repository):
         ended = convtwins("bisect", "--good", "HEAD~1", "--command", "true", "--most-repeats", 5, "--out", tmp_path / "seconds")
-    assert "Which change made wall seconds of true larger?" in " ".join(ended.stdout.split())
+    assert "Which change made command seconds of true larger?" in " ".join(ended.stdout.split())
 
 
 def test_both_sides_have_the_statistic_that_the_heads_marker_names(tmp_path: Path) -> None:

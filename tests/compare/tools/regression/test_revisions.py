@@ -485,6 +485,7 @@ def test_an_interruption_keeps_what_was_measured_and_the_same_command_goes_on_wi
     assert done.exit_code == 130 and f"--out {out}" in done.stderr and worktrees(repository) == 1
     judged = regress(out)
     assert judged.exit_code == 5 and "  Verdict  CANNOT TELL" in judged.stdout
+    assert "4 of 6 planned pairs are missing" in " ".join(judged.stdout.split())
     stand_in.done.clear()
     stand_in.behaviour = whole
     git(repository, "tag", "another-name", "before")
@@ -548,6 +549,21 @@ def test_other_programs_are_no_reason_where_too_few_pairs_were_planned_for_a_ver
     assert ("more pairs" in screen) is not is_their_fault
     assert ("(a verdict needs 5)" in screen and "--repeats 5" in screen) or is_their_fault
     assert ("makes the disturbed pairs again" in whole_report) is (is_their_fault and spoilt == 3)
+
+
+def test_an_interrupted_measurement_names_the_missing_pairs_and_not_the_disturbed_ones(
+    repository: Path, stand_in: StandIn, tmp_path: Path
+) -> None:
+    def interrupt(run: RunResult, folder: Path) -> RunResult:
+        if len(stand_in.done) == 4 + 8 + 1:
+            raise Interrupted(signal.SIGINT)
+        return comparisons.with_fields(run, noise=TAKEN) if run.repeat == 0 else run
+
+    stand_in.behaviour = interrupt
+    out = tmp_path / "out"
+    assert regress("--interleaved", "before", "--metric", "epoch_seconds", "--out", out).exit_code == 130
+    screen = " ".join(regress(out, "--metric", "epoch_seconds").stdout.split())
+    assert "4 of 6 planned pairs are missing" in screen and "took cores from" not in screen
 
 
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
