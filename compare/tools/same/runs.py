@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Generator
@@ -59,7 +60,7 @@ def new_folder(out: Path | None) -> Path:
     try:
         workspace.refuse_unwritable(folder)
     except FolderError:  # no folder was asked for, and the answer needs none
-        return Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+        return Path(tempfile.gettempdir(), f"{folder.name}-{secrets.token_hex(8)}")
     return folder
 
 
