@@ -245,7 +245,7 @@ def _first_difference(values: Mapping[str, Any]) -> str:
     losses = f"Step {values['step']}: A's loss is {values['a']:.9g}, B's {values['b']:.9g}."
     if math.isinf(values["relative"]):
         return losses
-    limit = "nothing" if values["limit"] == 0 else "any difference" if values["limit"] >= 1 else f"{values['limit']:.1e} of it"
+    limit = "nothing" if values["limit"] == 0 else "any difference" if values["limit"] >= 1 else f"up to {values['limit']:.1e}"
     by_rounding = f"Rounding {'explains' if values['moved'] else 'may explain'} {limit}"
     return f"{losses} They differ by {values['relative']:.1e} of the larger loss. {by_rounding}."
 
