@@ -63,7 +63,8 @@ _TURN_SECONDS = 0.005
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and the recorder if pytest-benchmark is there."""
     config.addinivalue_line("markers", _MARKER)
-    if config.pluginmanager.hasplugin("benchmark"):
+    # Its name, and that of `-p pytest_benchmark.plugin`, which is how it is loaded if plug-ins are not loaded by themselves.
+    if any(map(config.pluginmanager.hasplugin, ("benchmark", "pytest_benchmark.plugin"))):
         config.pluginmanager.register(BenchmarkRecorder(), "convtwins-recorder")
 
 
@@ -485,7 +486,8 @@ class Paired:
     `ratio` is new over old: the geometric mean over turns in one process, or over that of each process.
     Below 1 is faster. It means the same in both cases; its `interval` does not. One process cannot see what differs from
     process to process: where its memory lies, its hash seed, what was compiled or cached first. There the interval says how
-    sure the ratio is for this process. With `processes=5` it says it for the next process, too.
+    sure the ratio is for this process. With `processes=5` it says how sure the mean over processes is. The ratio of a single
+    process varies more.
 
     Attributes:
         ratio: new over old.
@@ -573,16 +575,21 @@ def take_turns(
 ) -> tuple[list[float], list[float], tuple[float, float]]:
     """Return (seconds of a call of old in each turn, those of new, seconds of both first calls)."""
     first = timed(old, 1), timed(new, 1)
-    calls = 1
-    while min(timed(old, calls), timed(new, calls)) * calls < _TURN_SECONDS:
-        calls *= 2
     olds: list[float] = []
     news: list[float] = []
+    both = ((old, _calls_of_a_turn(old), olds), (new, _calls_of_a_turn(new), news))
     for turn in range(turns):
-        both = ((old, olds), (new, news))
-        for function, seconds in both if turn % 2 == 0 else both[::-1]:
+        for function, calls, seconds in both if turn % 2 == 0 else both[::-1]:
             seconds.append(timed(function, calls))
     return olds, news, first
+
+
+def _calls_of_a_turn(function: Callable[[], Any]) -> int:
+    """Return a number of calls that takes as long as a turn must at least, whatever the other callable takes."""
+    calls = 1
+    while timed(function, calls) * calls < _TURN_SECONDS:
+        calls *= 2
+    return calls
 
 
 def timed(function: Callable[[], Any], calls: int, modules: Mapping[str, Any] = sys.modules) -> float:

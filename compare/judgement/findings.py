@@ -111,19 +111,25 @@ def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[t
 
 
 def _small_in_turns(stored: StoredComparison, judged_family: Family) -> list[Statement]:
-    """Caution against differences between two frameworks that the handovers of turns may make: see `SMALL_IN_TURNS`."""
+    """Caution against verdicts on two frameworks that the handovers of turns may make: see `SMALL_IN_TURNS`."""
     if not any(slices.took_turns(runs.values()) for runs in stored.runs.values()):
         return []
     frameworks = {row.id: row.framework for row in stored.comparison.rows}
     names = [
         judged.name
         for first, second, judged in judged_family.contestants
-        if frameworks[first.id] != frameworks[second.id]
-        and judged.verdict in ("above", "below")
-        and min(abs(math.log(bound)) for bound in (judged.ratio.low, judged.ratio.high) if bound) < math.log(SMALL_IN_TURNS)
+        if frameworks[first.id] != frameworks[second.id] and _may_come_from_turns(judged)
     ]
     values: dict[str, JsonValue] = {"names": [*names], "percent": 100.0 * (SMALL_IN_TURNS - 1.0)}
     return [Statement(kind="small_in_turns", level="caution", values=values)] if names else []
+
+
+def _may_come_from_turns(judged: JudgedRatio) -> bool:
+    """Return whether a ratio that is SMALL_IN_TURNS times as large or small might have another verdict."""
+    distances = [abs(math.log(bound)) for bound in (judged.ratio.low, judged.ratio.high) if bound]
+    if judged.verdict == "no difference that matters":
+        return max(distances) + math.log(SMALL_IN_TURNS) > math.log1p(judged.smallest_effect or 0.0)
+    return judged.verdict in ("above", "below") and min(distances) < math.log(SMALL_IN_TURNS)
 
 
 def _noise(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> list[Statement]:

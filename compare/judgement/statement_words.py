@@ -553,8 +553,8 @@ TEMPLATES: Templates = {
     "not_decided": _not_decided,
     "noise_in_turns": _noise_in_turns,
     "small_in_turns": (
-        "{names:;}: a difference below {percent:.0f} % between two frameworks may come from taking turns: each loses a little "
-        "time whenever it stops and goes on. Measure it with --no-turns as well."
+        "{names:;}: taking turns may make or hide a difference of up to {percent:.0f} % between two frameworks: each loses a "
+        "little time whenever it stops and goes on. Measure it with --no-turns as well."
     ),
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",

@@ -430,20 +430,21 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     return math.expm1(float(np.median(differences))) if differences else None
 
 
-def pairs_needed(ratio: Ratio, border: float) -> int | None:
+def pairs_needed(ratio: Ratio, border: float, *, one_look: bool = True) -> int | None:
     """Return the number of pairs that would tell a ratio from a border above it, at the rate of POWER.
 
     Args:
-        ratio: a ratio of one look. Ratio and noise are assumed to be the true ones.
+        ratio: a ratio of pairs. Ratio and noise are assumed to be the true ones.
+        one_look: whether it was made with `one_look`, see `paired_ratio`.
 
     Returns:
         None beyond MOST_PAIRS, and where the ratio has no interval or lies above the border.
     """
-    error, distance = _error(ratio, one_look=True), math.log(border / ratio.value)
+    error, distance = _error(ratio, one_look=one_look), math.log(border / ratio.value)
     if error is None or distance <= 0.0:
         return None
     for number in range(ratio.n + 1, MOST_PAIRS + 1):
-        if detectable_mean(error * math.sqrt(ratio.n / number), number - 1, 1) <= distance:
+        if detectable_mean(error * math.sqrt(ratio.n / number), number - 1, 1, None if one_look else number) <= distance:
             return number
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -46,12 +47,12 @@ from compare.tools.regression.benchmark_command import BenchmarkCommand
 from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.measured import COMMAND_SECONDS
+from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE
 from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
-from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects
+from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects, written_step
 
 SideT = TypeVar("SideT")
 PreparedT = TypeVar("PreparedT")
@@ -466,8 +467,10 @@ def _ratio(folder: Path, query: BisectionQuery) -> Ratio | None:
     """Return the figure of the head over that of the base, over all stored pairs that can be used."""
     if (pair := _pair(folder, query.only)) is None:
         return None
-    before, now = pair.samples(query.metric)
-    return statistics.paired_ratio(list(zip(now, before, strict=True)))
+    ratios = [(math.exp(logarithm), 1.0) for logarithm in pair.log_ratios(query.metric)]
+    values = [value for side in pair.samples(query.metric) for value in side]
+    unwritten = written_step(values) / min(values) if values and query.metric == FIGURE else 0.0
+    return statistics.paired_ratio(ratios, rounding=unwritten)
 
 
 def _with_doubts(trial: BisectionTest, candidates: Candidates[Any], folder: Path, query: BisectionQuery) -> BisectionTest:

@@ -26,10 +26,11 @@ from compare.statistics.statistics import (
     spread,
 )
 from compare.tools.regression import facts
-from compare.tools.regression.measured import Measurement
+from compare.tools.regression.measured import FIGURE, Measurement
 from compare.tools.regression.records import (
     ACCURACY,
     FAILED,
+    UNDECIDED,
     Change,
     Criteria,
     Judgement,
@@ -44,6 +45,7 @@ from compare.tools.regression.samples import (
     pair_interleaved_files,
     pair_subjects,
     usable_samples,
+    written_step,
 )
 
 
@@ -54,9 +56,9 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         baseline: the earlier measurement.
         candidate: the later measurement.
         criteria: what counts as a regression.
-        paired: whether repeats of the same number were run next to each other, so that their ratios leave the machine's
-            drift out. Benchmark files are paired where their times show that they were made in turn. Otherwise the two are
-            independent samples.
+        paired: whether one command ran repeats of the same number next to each other, as many as it had settled. So their
+            ratios leave the machine's drift out, and they are looked at once. Benchmark files are paired where their times show
+            that they were made in turn. Otherwise the two are independent samples.
     """
     _refuse_another_machine(baseline, candidate)
     if baseline.kind == "benchmarks" and criteria.metrics is not None:
@@ -74,9 +76,9 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         if subject_id in candidate.subjects
     ]
     _refuse_other_work(baseline, candidate, pairs, criteria)
+    one_look = paired
     if interleaved_pairs := pair_interleaved_files(pairs):
         pairs, paired = interleaved_pairs, True
-    one_look = paired or candidate.kind == "benchmarks"
     sides = ((BASE, baseline), (HEAD, candidate))
     shared = [name for name in baseline.environments if name in candidate.environments]
     environment_pairs = [{f"{side}'s {name}": measured.environments[name] for side, measured in sides} for name in shared]
@@ -217,7 +219,9 @@ def _changes(pairs: Sequence[SubjectPair], criteria: Criteria, *, one_look: bool
     """Every figure of both sides, judged as one family."""
     changes = [change for pair in pairs for change in _compare(pair, criteria, one_look=one_look)]
     tested = [place for place, change in enumerate(changes) if change.change.n >= VERDICT_PAIRS and change.method != "none"]
-    adjusted = dict(zip(tested, holm([changes[place].change.p or 0.0 for place in tested]), strict=True))
+    # What may be tested when the same command goes on is in the family from the beginning.
+    untested = [1.0 for place, change in enumerate(changes) if place not in tested and change.verdict in UNDECIDED]
+    adjusted = dict(zip(tested, holm([*(changes[place].change.p or 0.0 for place in tested), *untested]), strict=False))
     faster_fails = {pair.now.id for pair in pairs if pair.now.fails_when_faster}
     return [
         _judged(change, adjusted.get(place), criteria, faster_fails=change.id in faster_fails)
@@ -233,11 +237,12 @@ def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterat
             continue
         before, now = pair.samples(metric) if is_judged else pair.displayed_samples(metric)
         first, second = ([math.log(value) for value in values] for values in (before, now))
-        paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired and is_judged else []
+        paired = pair.log_ratios(metric) if pair.paired and is_judged else []
         estimate = mean_difference(paired) if paired else mean_difference_of_samples(first, second)
+        unwritten = written_step([*before, *now]) / min(*before, *now) if metric == FIGURE else 0.0
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
-        change = _build_change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look)
+        change = _build_change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look, unwritten=unwritten)
         if not is_judged:
             without_interval = change.change.model_copy(update={"low": None, "high": None, "p": None})
             sides = {"baseline": pair.before, "candidate": pair.now}
@@ -262,16 +267,24 @@ def _build_change(
     scale: Callable[[float], float],
     *,
     one_look: bool,
+    unwritten: float = 0.0,
 ) -> Change:
-    """A change that is not yet judged. `scale` turns the estimate into the figure that is shown."""
+    """A change that is not yet judged.
+
+    Args:
+        scale: turns the estimate into the figure that is shown.
+        unwritten: the most that digits which were not written can change the estimate. All runs may be rounded alike, so more
+            of them do not help.
+    """
     baseline, candidate = spread(before), spread(now)
     assert baseline is not None and candidate is not None  # the values are finite, and not none
     num_samples = min(len(before), len(now))
     looks = None if one_look else num_samples
     known = math.isfinite(estimate.error) and (one_look or num_samples >= LEAST_PAIRS)
-    half_width = critical(estimate.freedom, looks) * estimate.error if known else math.nan
+    half_width = critical(estimate.freedom, looks) * estimate.error + unwritten if known else math.nan
     low, high = (scale(estimate.mean + side * half_width) for side in (-1.0, 1.0)) if known else (None, None)
-    p = corrected_p(estimate, looks) if known else None
+    at_least = math.copysign(max(abs(estimate.mean) - unwritten, 0.0), estimate.mean)
+    p = corrected_p(estimate._replace(mean=at_least), looks) if known else None
     ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=num_samples, p=p)
     return Change(
         id=pair.now.id,

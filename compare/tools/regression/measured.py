@@ -63,6 +63,8 @@ class MeasuredSubject(Frozen):
     """Content and amount of the data that the runs recorded, over the repeats."""
     operations: dict[str, Spread] = {}
     """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
+    slice_ratios: dict[int, float] = {}
+    """Epoch seconds over those of the base's run of the same repeat, by the slices of both, if they took turns."""
     start_times: list[str] = []
     """Start times of the runs, in whole seconds, if recorded."""
     saved_at: dict[int, datetime] = {}

@@ -12,7 +12,7 @@ from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.cli.errors import FolderError
 from compare.cli.wording import count, joined, visible
-from compare.judgement import cautions, environments, sameness, sides, statement_words
+from compare.judgement import cautions, environments, sameness, sides, slices, statement_words
 from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
@@ -150,9 +150,10 @@ def _comparisons(folder: Path) -> list[Measurement]:
         return [read(folder / side) for side in (BASE, HEAD)]
     stored, whole = store.read(folder), folder.resolve()
     if parts := sides.split(stored):
-        return [
+        base, head = (
             _comparison(part, Path(f"{folder}@{side}"), {"side": side, "measured_in": whole}) for side, part in parts.items()
-        ]
+        )
+        return [base, _with_slice_ratios(head, parts[HEAD], parts[BASE])]
     is_side = whole.name in (BASE, HEAD) and (whole.parent / MARK_FILE).exists()
     return [_comparison(stored, folder, {"side": whole.name, "measured_in": whole.parent} if is_side else {})]
 
@@ -187,6 +188,16 @@ def _comparison(stored: StoredComparison, source: Path, side: Mapping[str, Any])
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)
         },
     )  # fmt: skip
+
+
+def _with_slice_ratios(measured: Measurement, head: StoredComparison, base: StoredComparison) -> Measurement:
+    """Return the measurement of a head with the ratios of its slices to those of the base."""
+    subjects = dict(measured.subjects)
+    for row_id, runs in head.runs.items():
+        pairs = {repeat: (run, other) for repeat, run in runs.items() if (other := base.runs[row_id].get(repeat)) is not None}
+        ratios = {repeat: ratio for repeat, pair in pairs.items() if (ratio := slices.ratio(*pair)) is not None}
+        subjects[row_id] = subjects[row_id].model_copy(update={"slice_ratios": ratios})
+    return measured.model_copy(update={"subjects": subjects})
 
 
 def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> MeasuredSubject:

@@ -156,7 +156,7 @@ class Judgement(Frozen):
     kind: Kind
     paired: bool
     one_look: bool = True
-    """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
+    """Whether the number of pairs was settled beforehand. Stored repeats and files may be added: their intervals allow it."""
     in_turn: bool = False
     """Whether one command has measured both sides in turn, in one folder."""
     planned_pairs: int = 0
@@ -189,6 +189,11 @@ class Judgement(Frozen):
     @property
     def verdicts(self) -> list[Verdict]:
         return [item.verdict for item in (*self.changes, *self.facts)]
+
+    @property
+    def num_judged(self) -> int:
+        """Figures and facts but for accuracies of too few seeds, which are only shown."""
+        return len(self.verdicts) - self.verdicts.count("not tested")
 
     @property
     def num_not_ruled_out(self) -> int:

@@ -96,7 +96,7 @@ def headline(judgement: Judgement) -> str:
     if judgement.exit_code != EXIT_OK:
         reasons = [*regress_screen.lacking_words(judgement), *_undecided_reasons(judgement, f" {thresholds}")]
         return f"CANNOT TELL whether there is a regression: {joined(reasons)}."
-    return f"No regression: none of {len(judgement.verdicts)} figures is worse by more than its threshold {thresholds}."
+    return f"No regression: none of {judgement.num_judged} figures is worse by more than its threshold {thresholds}."
 
 
 def _undecided_reasons(judgement: Judgement, thresholds: str = "", needed: str = "") -> list[str]:
@@ -191,7 +191,9 @@ def _samples(judgement: Judgement) -> str:
 def _pairs_needed(judgement: Judgement) -> int | None:
     """Return the number of pairs that would rule out the threshold for all figures. None: for one, no number of pairs would."""
     changes = [change for change in judgement.changes if change.not_ruled_out and not change.is_accuracy]
-    pair_counts = [pairs_needed(change.change, 1.0 + judgement.limit_of(change)) for change in changes]
+    pair_counts = [
+        pairs_needed(change.change, 1.0 + judgement.limit_of(change), one_look=judgement.one_look) for change in changes
+    ]
     return max((num_pairs for num_pairs in pair_counts if num_pairs), default=None) if all(pair_counts) else None
 
 
@@ -309,8 +311,9 @@ def _method(judgement: Judgement) -> list[str]:
         figures = " and ".join(dict.fromkeys(heading(change.metric) for change in tested))
         ratios = [change.change for change in tested]
         lines.append(
-            f"A regression is significantly worse, by more than {percent_words(judgement.threshold)} of seconds or MiB, or "
-            f"{percent_words(judgement.accuracy_threshold)} of accuracy. {count(judgement.tested, 'figure')} could be tested. "
+            f"A regression is shown to be worse than the base, and is estimated to be worse by more than "
+            f"{percent_words(judgement.threshold)} of seconds or MiB, or {percent_words(judgement.accuracy_threshold)} of "
+            f"accuracy. The true change may be a little smaller. {count(judgement.tested, 'figure')} could be tested. "
             f"The risk that any of them is called better or worse by chance is {percent(1.0 - CONFIDENCE)}, for all together "
             f"(Holm). Each interval is that of its figure alone. A figure that is the same number in every run is not tested."
             f"{'' if judgement.one_look else ' You may add repeats and look again: the risk stays.'}"

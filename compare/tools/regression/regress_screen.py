@@ -163,7 +163,7 @@ def lacking_words(judgement: Judgement) -> list[str]:
 
 def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
-    number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
+    number, code = judgement.num_judged, f"exit code {judgement.exit_code}"
     decided = [change.verdict for change in judgement.changes if not change.not_ruled_out] + [
         fact.verdict for fact in judgement.facts
     ]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 from functools import cached_property
 
 from compare.judgement.figures import times
 from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS, MeasuredSubject
+
+MOST_APART = timedelta(hours=1)
+"""Files that were saved further apart met the machine at different times, and are no pair."""
 
 
 def is_named(subject_id: str, only: str | None) -> bool:
@@ -33,6 +39,11 @@ def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = Fa
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
+def written_step(values: Sequence[float]) -> float:
+    """Return a unit of the last decimal place that any of these values has, at most 0.1: 0.01 of 1.5 and 1.52."""
+    return float(min(Decimal(1).scaleb(int(Decimal(repr(value)).as_tuple().exponent)) for value in (0.1, *values)))
+
+
 def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
     """Median accuracy of each seed's repeats, so that each seed counts once."""
     accuracies: dict[int, list[float]] = {}
@@ -44,15 +55,17 @@ def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
 def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
     """Pair the benchmark files of both sides by number, if their times show that they were made in turn. Else return no pairs.
 
-    In turn is A B B A, A B A B or the like: of each two files that follow each other one is of each side. A last one alone
-    has no partner.
+    In turn is A B B A, A B A B or the like: of each two files that follow each other one is of each side, saved at most
+    MOST_APART after the other. A last one alone has no partner.
     """
     interleaved: list[SubjectPair] = []
     for pair in pairs:
         subjects, metric = (pair.before, pair.now), next(iter(pair.before.samples), SECONDS)
         files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved_at.items())
         turns = list(zip(files[::2], files[1::2], strict=False))
-        if len(turns) < 2 or len({time for time, _, _ in files}) < len(files) or any(a[1] == b[1] for a, b in turns):
+        if len(turns) < 2 or len({time for time, _, _ in files}) < len(files):
+            return []
+        if any(first[1] == second[1] or second[0] - first[0] > MOST_APART for first, second in turns):
             return []
         samples: tuple[dict[int, float], dict[int, float]] = ({}, {})
         places: tuple[dict[int, int], dict[int, int]] = ({}, {})
@@ -94,6 +107,15 @@ class SubjectPair:
             both = sorted(first.keys() & second.keys())
             return [first[repeat] for repeat in both], [second[repeat] for repeat in both]
         return list(first.values()), list(second.values())
+
+    def log_ratios(self, metric: str) -> list[float]:
+        """Logarithms of now over before, of each complete pair. Seconds of runs that took turns are those of their slices."""
+        first, second = (usable_samples(subject, metric) for subject in (self.before, self.now))
+        of_slices = self.now.slice_ratios if metric == "epoch_seconds" else {}
+        return [
+            math.log(of_slices[repeat]) if repeat in of_slices else math.log(second[repeat]) - math.log(first[repeat])
+            for repeat in sorted(first.keys() & second.keys())
+        ]
 
     def displayed_samples(self, metric: str) -> tuple[list[float], list[float]]:
         """The samples of both sides where none can be judged, each side for itself.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from common.artifacts.schema import Noise, RunResult, Slice
 from compare.judgement import cautions, run_figures, slices, summary
 from compare.judgement.findings import findings
+from compare.statistics.until_decided import UntilDecided
 from tests.support import comparisons
 
 
@@ -219,9 +220,18 @@ def test_a_tick_of_the_kernel_disturbs_no_slice(seconds: float, taken: float, *,
     assert slices.is_disturbed(slice_) is not counts
 
 
-@pytest.mark.parametrize(("ratio", "is_small"), [(1.02, True), (1.3, False)])
-def test_a_difference_between_frameworks_that_handovers_may_make_gets_a_caution(ratio: float, *, is_small: bool) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "smallest_effect", "is_small"),
+    [(1.02, None, True), (1.3, None, False), (1.0, 0.05, True), (1.0, 0.2, False)],
+    ids=["small", "large", "hidden", "too small to be hidden"],
+)
+def test_a_verdict_on_frameworks_that_handovers_may_make_or_hide_gets_a_caution(
+    ratio: float, smallest_effect: float | None, *, is_small: bool
+) -> None:
     stored = comparisons.of_rows([comparisons.row("pytorch"), comparisons.row("tensorflow")], repeats=7)
+    if smallest_effect is not None:
+        until = UntilDecided(most_repeats=7, smallest_effect=smallest_effect)
+        stored = stored.model_copy(update={"comparison": stored.comparison.with_settings(until=until)})
     factors = {"pytorch": ratio, "tensorflow": 1.0}
     runs = {
         row.id: {
@@ -237,7 +247,7 @@ def test_a_difference_between_frameworks_that_handovers_may_make_gets_a_caution(
     }
     stored = stored.model_copy(update={"runs": runs})
     found = findings(stored, summary.summarize(stored))
-    (verdict,) = [judged for judged in found.verdicts if judged.verdict in ("above", "below")]
+    (verdict,) = [judged for judged in found.verdicts if judged.verdict in ("above", "below", "no difference that matters")]
     assert [trouble.values["names"] for trouble in found.troubles if trouble.kind == "small_in_turns"] == (
         [[verdict.name]] if is_small else []
     )

@@ -3,7 +3,9 @@
 import json
 import sys
 import venv
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from compare.cli.progress import display
 from compare.results.workspace import Workspace
 from compare.tools.regression import benchmark_files
 from compare.tools.regression.benchmark_command import BenchmarkCommand
-from compare.tools.regression.benchmark_runs import BenchmarkRuns
-from compare.tools.regression.benchmark_sides import Repository
+from compare.tools.regression.benchmark_runs import BenchmarkRun, BenchmarkRuns
+from compare.tools.regression.benchmark_sides import BenchmarkSide, Repository, from_environment
 from compare.tools.regression.revisions import RevisionError
 from tests.compare.tools.regression import own_suite
 from tests.compare.tools.regression.own_suite import ARGS, SLOWER, WORK, inside, notes_of, project
@@ -24,6 +26,12 @@ from tests.support.command_line import Ended, convtwins
 from tests.support.refusals import check_ended, refused
 
 PARSE, WRITE = "bench/test_work.py::test_speed[parse]", "bench/test_work.py::test_speed[write]"
+
+
+@pytest.fixture(autouse=True)
+def one_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in own_suite.ONE_PLUGIN.items():
+        monkeypatch.setenv(name, value)
 
 
 def regress(repository: Path, *words: object, arguments: str = ARGS) -> Ended:
@@ -136,7 +144,7 @@ def test_a_head_that_cannot_be_measured_ends_with_the_reason(
 @pytest.mark.parametrize(
     ("words", "arguments", "names"),
     [
-        (["--interleaved", "before"], f"{ARGS} -n 2", ["pytest-xdist", "-n 0"]),
+        (["--interleaved", "before"], f"{ARGS} -p xdist.plugin -n 2", ["pytest-xdist", "-n 0"]),
         (["--interleaved", "before"], f"{ARGS} --no-such-option", ["pytest refused its arguments", "--no-such-option"]),
         (["--interleaved", "before"], "bench/none.py", ["bench/none.py"]),
         (["--interleaved", "nothing"], ARGS, ["nothing"]),
@@ -271,23 +279,50 @@ def test_three_disturbed_pairs_end_a_measurement_and_the_same_command_goes_on(
     assert len([*(out / "runs").iterdir()]) == 2 * 6
 
 
+class WrittenRuns(BenchmarkRuns):
+    """Runs that start no process. Each writes the file that one of pytest-benchmark would have written."""
+
+    taken: Mapping[int, Mapping[str, float]]
+    """Cores that other work takes from the base, by pair and benchmark."""
+
+    def execute(self, item: BenchmarkSide, repeat: int, folder: Path) -> BenchmarkRun:
+        cores = self.taken.get(repeat, {}) if item.id == "base" else {}
+        entries = [
+            {
+                "fullname": name,
+                "name": name,
+                "extra_info": {"convtwins": {"cores_taken": cores.get(name, 0.0)}},
+                "stats": {"median": 1.0, "q1": 1.0, "q3": 1.0, "rounds": 5},
+            }
+            for name in BOTH_TAKEN
+        ]
+        file = benchmark_files.run_file(folder, item.id, repeat)
+        file.parent.mkdir(exist_ok=True)
+        facts = {"machine_info": {"python_version": "3"}, "datetime": "2026-01-01T00:00:00+00:00"}
+        file.write_text(json.dumps({**facts, "benchmarks": entries}))
+        return BenchmarkRun(benchmark_files.read(file))
+
+
 @pytest.mark.parametrize(
-    "taken",
+    ("taken", "pairs"),
     [
-        dict.fromkeys((5, 6, 7), BOTH_TAKEN),
-        {pair: {"test_speed[parse]": 0.9} for pair in range(8)},
-        dict.fromkeys((0, 1, 3, 4), BOTH_TAKEN),
+        (dict.fromkeys((5, 6, 7), BOTH_TAKEN), 8),
+        ({pair: {"test_speed[parse]": 0.9} for pair in range(8)}, 8),
+        (dict.fromkeys((0, 1, 3, 4), BOTH_TAKEN), 8),
+        (dict.fromkeys((0, 2, 3, 4), BOTH_TAKEN), 5),
     ],
-    ids=["after a verdict", "one benchmark of two", "not in a row"],
+    ids=["after a verdict", "one benchmark of two", "not in a row", "in a row"],
 )
 def test_pairs_of_which_something_counts_end_no_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: dict[int, dict[str, float]]
+    tmp_path: Path, taken: dict[int, dict[str, float]], pairs: int
 ) -> None:
-    repository, out = project(tmp_path / "project", SLOWER), tmp_path / "out"
-    (tmp_path / "taken.json").write_text(json.dumps({f"base-{pair}": cores for pair, cores in taken.items()}))
-    monkeypatch.setenv("TAKEN_FILE", str(tmp_path / "taken.json"))
-    ended = regress(repository, "--interleaved", "before", "--repeats", 8, "--out", out)
-    assert len([*(out / "runs").iterdir()]) == 2 * 8 and "in a row" not in ended.stderr
+    base = from_environment("base", sys.executable)
+    with Workspace.open(tmp_path / "out", benchmark_files.IN_TURN) as workspace, display() as progress:
+        command = BenchmarkCommand("--pytest", ARGS)
+        runs = WrittenRuns(command, [base, replace(base, id="head")], 8, workspace, progress)
+        runs.taken = taken
+        runs.complete()
+    assert len([*(tmp_path / "out" / "runs").iterdir()]) == 2 * pairs
 
 
 def test_code_that_is_imported_from_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from common.artifacts import results
+from common.artifacts.schema import EpochRecord, Slice
 from common.spec import SpecError
-from compare.judgement import sides
+from compare.judgement import run_pairs, sides
 from compare.judgement.sides import BASE, HEAD
 from compare.results import store
 from compare.results.store import ProofRecord
@@ -73,6 +75,42 @@ def test_pairs_in_one_folder_are_judged_as_those_of_the_two_folders_of_earlier_v
     assert new.model_dump(exclude=sources) == old.model_dump(exclude=sources)
     assert [new.baseline.source, new.candidate.source] == [f"{both[1]}@base", f"{both[1]}@head"]
     assert [new.baseline.commit, new.candidate.commit] == ["aaaaaaaa", "bbbbbbbb"]
+
+
+def test_runs_that_took_turns_are_judged_by_their_slices_as_report_does(both: tuple[Path, Path]) -> None:
+    """What the head takes longer, it takes in the last slices of each epoch, where other work disturbed it."""
+    _, new = both
+    stored, (base, head) = store.read(new), ("pytorch-base-serial-2", "pytorch-serial-2")
+    for repeat in stored.runs[head]:
+        for row_id in (base, head):
+            run, usual = stored.runs[row_id][repeat], stored.runs[base][repeat]
+            epochs = [
+                epoch.model_copy(update={"slices": one_step_each(epoch, of_base, num_disturbed=4 if row_id == head else 0)})
+                for epoch, of_base in zip(run.epochs, usual.epochs, strict=True)
+            ]
+            results.save(run.model_copy(update={"epochs": epochs}), store.run_folder(new, row_id, repeat))
+    rows = {row.id: row for row in store.read_plan(new).rows}
+    ratio = run_pairs.ratio_of_seconds(store.read(new), rows[head], rows[base])
+    (change,) = (each for each in judge(new).changes if (each.id, each.metric) == (head, "epoch_seconds"))
+    assert ratio is not None and change.change.value == pytest.approx(ratio.value) == pytest.approx(1.0)
+    assert change.verdict == "no change shown" and change.change.n == 5 and change.candidate.median > change.baseline.median
+
+
+def one_step_each(epoch: EpochRecord, of_base: EpochRecord, num_disturbed: int) -> list[Slice]:
+    """Slices of an epoch, all as long as those of the base but for the last ones, which other work disturbed."""
+    steps = epoch.timed_steps
+    usual = of_base.timed_seconds / steps
+    disturbed = (epoch.timed_seconds - (steps - num_disturbed) * usual) / max(num_disturbed, 1)
+    return [
+        Slice(
+            first_step=epoch.steps - steps + 1 + place,
+            steps=1,
+            seconds=usual if place < steps - num_disturbed else disturbed,
+            taken_cpu_seconds=0.0 if place < steps - num_disturbed else disturbed,
+            stolen_cpu_seconds=0.0,
+        )
+        for place in range(steps)
+    ]
 
 
 def test_a_side_is_named_behind_the_folder_and_judged_with_any_other_measurement(

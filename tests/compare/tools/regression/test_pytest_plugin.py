@@ -301,7 +301,7 @@ def test_other_work_is_what_the_machine_did_beyond_this_process(tmp_path: Path) 
     assert pytest_plugin.usage_until_now(tmp_path) is None  # a system without /proc
 
 
-def test_the_ratio_of_callables_in_turn_is_that_of_the_suite_and_has_the_same_meaning_in_processes() -> None:
+def test_the_interval_of_callables_in_turn_is_that_of_the_mean_over_turns_or_over_processes() -> None:
     paired = Paired([1.0] * 5, RATIOS, (0.5, 0.6))
     shown = statistics.paired_ratio([(ratio, 1.0) for ratio in RATIOS], one_look=True)
     assert shown is not None
@@ -393,6 +393,19 @@ def test_a_fresh_process_gets_the_options_of_the_session_and_its_error_is_named(
     run_pytest(tmp_path, *words).succeeded()
     done = run_pytest(tmp_path, "test_fails.py", "-q")
     assert done.exit_code == 1 and "RuntimeError" in done.stdout and "ValueError: no such device" in done.stdout
+
+
+def test_a_slow_callable_is_called_no_more_often_than_its_own_turns_need() -> None:
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.006)
+
+    olds, news, _ = pytest_plugin.take_turns(lambda: None, slow, 3)
+    assert calls == 1 + 1 + 3  # first call, how many calls a turn needs, turns
+    assert len(olds) == len(news) == 3 and min(news) > 100 * max(olds)
 
 
 def test_callables_take_turns_here_or_in_fresh_processes_and_are_saved(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -733,7 +734,15 @@ FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
 TURNS = "ABBAABBAAB"
 
 
-def autosaved(folder: Path, turns: str, *, drift: float = 0.2, slowdown: float = 1.1, **rest: Any) -> Path:
+def autosaved(
+    folder: Path,
+    turns: str,
+    *,
+    drift: float = 0.2,
+    slowdown: float = 1.1,
+    apart: timedelta = timedelta(minutes=1),
+    **rest: Any,
+) -> Path:
     """One folder as --benchmark-autosave fills it: a file a letter (A, B and C are commits), on a machine that slows down."""
     commits, place = {"A": FIRST, "B": SECOND, "C": THIRD}, len(list(folder.rglob("*.json")))
     for letter in turns:
@@ -741,7 +750,7 @@ def autosaved(folder: Path, turns: str, *, drift: float = 0.2, slowdown: float =
         noise = (1 + drift * ((place - 1) // 2)) * comparisons.NOISE[place % 5] ** 0.25
         seconds = 0.01 * noise * (slowdown if letter == "B" else 1.0)
         file = folder / "Linux-CPython-3.11-64bit" / f"{place:04}_{commits[letter]}.json"
-        at = f"2026-01-01T00:{place:02}:00+00:00"
+        at = (datetime(2026, 1, 1, tzinfo=UTC) + place * apart).isoformat()
         comparisons.benchmark_file(file, {"test_step": [seconds] * 5}, measured_at=at, commit=commits[letter], **rest)
         values = json.loads(file.read_text())
         values["commit_info"]["time"] = f"2025-01-0{'ABC'.index(letter) + 1}T00:00:00+00:00"
@@ -761,6 +770,9 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     }
     estimate = statistics.mean_difference([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
     assert judged.changes[0].change.value == pytest.approx(math.exp(estimate.mean))
+    # More files may be saved, and all of them be judged again. A test with one look would find differences too often.
+    p = judged.changes[0].change.p
+    assert not judged.one_look and p is not None and p == pytest.approx(statistics.corrected_p(estimate, 5)) and p > estimate.p
     assert "By their times" in words(judged)["How it was judged"][0]
     apart = judge(autosaved(tmp_path / "apart", "AAAAABBBBB", drift=0.0), None)
     assert not apart.paired and apart.changes[0].method == "Welch" and apart.exit_code == 3
@@ -769,6 +781,49 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     odd = judge(autosaved(storage, "B"), None)
     assert odd.paired and odd.changes[0].change.n == 5
     assert any("test_step: 1 figure without a partner on the other side" in each for each in odd.cautions)
+
+
+def test_files_that_were_saved_at_other_hours_are_no_pairs(tmp_path: Path) -> None:
+    """The one is measured at night, the other at noon. The load of the day would pass for the change."""
+    judged = judge(autosaved(tmp_path, "ABABABABAB", apart=timedelta(hours=12)), None)
+    assert not judged.paired and {change.method for change in judged.changes} == {"Welch"}
+    assert judge(autosaved(tmp_path / "evening", "ABABABABAB"), None).paired
+
+
+@pytest.mark.parametrize(
+    ("digits", "now", "verdict", "code"),
+    [
+        (1, 1.551, "no change shown", 5),  # 1.5 and 1.6: equal up to what is written
+        (1, 1.95, "regression", 3),
+        (3, 1.551, "worse, within the threshold", 0),
+        (3, 1.651, "regression", 3),
+    ],
+)
+def test_a_change_that_digits_left_out_can_make_is_not_shown(
+    tmp_path: Path, digits: int, now: float, verdict: str, code: int
+) -> None:
+    storage = autosaved(tmp_path, TURNS)
+    for commit, seconds in ((FIRST, 1.549), (SECOND, now)):
+        for file in storage.rglob(f"*{commit}.json"):
+            values = json.loads(file.read_text())
+            (entry,) = values["benchmarks"]
+            entry["stats"] |= dict.fromkeys(("median", "q1", "q3"), round(seconds, digits))
+            entry["extra_info"] = {"convtwins": {"quantity": "figure", "cores_taken": 0.0}}
+            file.write_text(json.dumps(values))
+    judged = judge(storage, None)
+    assert verdicts(judged, "figure") == [verdict] and judged.exit_code == code
+
+
+def test_a_figure_that_cannot_be_tested_yet_is_in_the_family_already(tmp_path: Path) -> None:
+    """Else each would be tested against fewer others than there are in the end."""
+    seconds = {"pytorch": 4.0 * 1.05, "tensorflow": 5.0 * 1.05}
+    before, now = sides(tmp_path, now={"seconds": seconds}, seconds=BOTH)
+    whole = judged_in_pairs(before, now, metrics=("epoch_seconds",))
+    spoil(now, [0])
+    part = judged_in_pairs(before, now, metrics=("epoch_seconds",))
+    first, second = (next(each for each in judged.changes if each.id.startswith("tensorflow")) for judged in (whole, part))
+    assert (whole.tested, part.tested) == (2, 1) and second.adjusted_p == pytest.approx(2 * (second.change.p or 0.0))
+    assert first.change == second.change
 
 
 def seconds_of(storage: Path, commit: str) -> list[float]:
