@@ -116,9 +116,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         OSError: it cannot be written, or it is a folder, a device, a pipe or a socket.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "It is there, and is no plain file", str(path))
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
+    handle, name = _new_partial(path, path.parent)
     temporary = Path(name)
     try:
         with name_file_in_errors(path), os.fdopen(handle, "wb") as file:
@@ -130,6 +128,25 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Try whether `write_atomically` can write a file, before work whose result it is. Nothing stays, and no folder is made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    handle, name = _new_partial(path, folder)
+    os.close(handle)
+    Path(name).unlink()
+
+
+def _new_partial(path: Path, folder: Path) -> tuple[int, str]:
+    """Make a partial file for a path. Returns (handle, name)."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "It is there, and is no plain file", str(path))
+    return tempfile.mkstemp(dir=folder, prefix=f".{path.name}.", suffix=_PARTIAL)
 
 
 def remove_partial_files(folder: Path) -> None:

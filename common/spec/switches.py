@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from common.spec import written
 from common.spec.errors import SpecError, alternatives, did_you_mean, format_value
 from common.spec.schema import Spec
 from common.spec.written import Location
@@ -56,23 +57,25 @@ def check_against(
             "found_for": fields of the spec that must be equal for a fastest value to be used again.
             Values that are keys are strings. `on_cpu`: see `description_for_device`. `inputs_not_available` (optional):
             {input: reason}.
-        locations: fields that switches were written in, if not in `framework_options`. An error shows them as they stand there.
+        locations: fields that switches were written in, if not in `framework_options`. An error names them, and shows their
+            values as they stand there.
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
     """
     description = description_for_device(spec, description)
     options = description["options"]
+    fields = {name: locations.get(name, f"framework_options.{name}") for name in spec.framework_options}
     for name, value in spec.framework_options.items():
-        received = format_value(value, locations.get(name, f"framework_options.{name}"))
+        field, received = written.name_of(fields[name]), format_value(value, fields[name])
         if name not in options:
             raise SpecError(
-                f"framework_options.{name} is unknown to {description['framework']}. Received: {received}. "
+                f"{field} is unknown to {description['framework']}. Received: {received}. "
                 f"Use {alternatives(tuple(options))}{did_you_mean(name, tuple(options))}."
             )
         if value not in options[name]["values"] and str(value) not in options[name].get("elsewhere", {}):
             raise SpecError(
-                f"framework_options.{name} has a value that {description['framework']} does not know. Received: {received}. "
+                f"{field} has a value that {description['framework']} does not know. Received: {received}. "
                 f"Use {alternatives(tuple(str(choice) for choice in options[name]['values']))}."
             )
     mode = description["modes"].get(spec.mode)
@@ -87,7 +90,7 @@ def check_against(
         return f"not available: needs {num_replicas} {mode['resource']}, found {mode['max_replicas']}"
     for name, value in spec.framework_options.items():
         if (reason := incompatibility(spec, options[name], value)) is not None:
-            return f"not available: framework_options.{name}={value} {reason}"
+            return f"not available: {written.name_of(fields[name])}={value} {reason}"
     if spec.batch_norm_statistics == "synchronised" and spec.traits.no_global_statistics_because is not None:
         return f"not available: {spec.traits.no_global_statistics_because}"
     if spec.traits.cuts_batches and spec.micro_batches() == 1 < spec.micro_batches_requested:

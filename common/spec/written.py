@@ -1,4 +1,4 @@
-"""How a command's values were written. YAML's `yes` is True to Python, and an error shows `yes`."""
+"""How a command's values and fields were written. YAML's `yes` is True to Python, and an error shows `yes`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class _Source(NamedTuple):
     field: str
     """Field that the text is the value of. Empty: it holds fields."""
     text: str
+    typed_name: str
+    """Words that the user typed for the field. Empty: its dotted name."""
 
 
 _sources: ContextVar[list[_Source] | None] = ContextVar("_sources", default=None)
@@ -35,14 +37,21 @@ def remembered() -> Generator[None]:
         _sources.reset(token)
 
 
-def remember(text: str, field: str = "") -> None:
+def remember(text: str, field: str = "", typed_name: str = "") -> None:
     """Remember a YAML or JSON text that was read.
 
     Args:
         field: dotted field that it is the value of. Empty: it holds a mapping of fields.
+        typed_name: what the user typed for this field, if not its dotted name.
     """
     if (sources := _sources.get()) is not None:
-        sources.append(_Source(field, text))
+        sources.append(_Source(field, text, typed_name))
+
+
+def name_of(location: Location) -> str:
+    """Return the name of a field as the user wrote it: the words of an option, or else its dotted name."""
+    dotted = _dotted(location)
+    return next((source.typed_name for source in _sources.get() or [] if source.field == dotted and source.typed_name), dotted)
 
 
 def find(location: Location, value: object) -> str | None:
@@ -53,7 +62,7 @@ def find(location: Location, value: object) -> str | None:
     """
     if isinstance(value, str):
         return None
-    parts = (location if isinstance(location, str) else ".".join(map(str, location))).split(".")
+    parts = _dotted(location).split(".")
     for source in reversed(_sources.get() or []):
         prefix = source.field.split(".") if source.field else []
         root = _compose(source.text)
@@ -64,6 +73,10 @@ def find(location: Location, value: object) -> str | None:
             if type(built) is type(value) and (built == value or (built != built and value != value)):  # .nan
                 return _text(candidate)
     return None
+
+
+def _dotted(location: Location) -> str:
+    return location if isinstance(location, str) else ".".join(map(str, location))
 
 
 @functools.lru_cache(maxsize=16)

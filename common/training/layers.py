@@ -128,9 +128,7 @@ def refuse_switches(switches: Mapping[str, Any], required: Mapping[str, Any]) ->
     """
     for name, value in required.items():
         if switches[name] != value:
-            raise SpecError(
-                f"Layers are timed with framework_options.{name} {value}. Received: {switches[name]}. Leave it out."
-            )
+            raise SpecError(f"Layers are timed with the switch {name} at {value}. Received: {switches[name]}. Leave it out.")
 
 
 def measure(

@@ -83,7 +83,7 @@ class FolderKind(Generic[_Work]):
     has_started: Callable[[Path], bool] = lambda folder: True
     """Function that returns whether stored work has results. Other work may replace work that has none."""
     allowed: Collection[str] = ()
-    """Names of files that may be there without the file of the kind. An interrupted command leaves them."""
+    """Names of files, or patterns, that may be there without the file of the kind. An interrupted command leaves them."""
     subfolders: Collection[str] = ()
     """Names of subfolders that may not be links."""
     option: str = "--out"
@@ -99,7 +99,7 @@ class FolderKind(Generic[_Work]):
         if folder is None:
             return
         refuse_unwritable(folder, self.option)
-        others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in self.allowed)
+        others = sorted(path.name for path in folder.glob("[!.]*") if not any(map(path.match, self.allowed)))
         if others and not self._is_in(folder):
             content = f"holds files that belong to no {self.noun}" if self.file or self.allowed else "is not empty"
             raise FolderError(f"{folder} {content} ({others[0]}). Choose an empty folder with {self.option}.")

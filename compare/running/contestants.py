@@ -124,7 +124,7 @@ class Contestant(Frozen):
         try:
             switches = {key: plain_values.from_yaml(text) for key, _, text in pairs}
             for key, _, text in pairs:
-                written.remember(text, f"contestants.{name}.switches.{key}")
+                written.remember(text, f"contestants.{name}.switches.{key}", f"--contestant {name}: {key}")
         except plain_values.PlainValuesError as error:
             raise SpecError(f"--contestant {name} has a value that cannot be read. Received: {word!r} ({error}).") from None
         return cls.from_fields(name, {"twin": twin, "switches": switches, **({"python": python} if at else {})})
@@ -142,11 +142,15 @@ class Contestant(Frozen):
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             location = first["loc"][:2]  # a third part is a type that a switch may have
+            received = format_value(first.get("input"), ("contestants", name, *location))
+            if location[:1] == ("switches",):
+                field = written.name_of(("contestants", name, *location))
+                kind = "a word, a number, true or false" if location[1:] else "a group of switches"
+                raise SpecError(f"{field} takes {kind}. Received: {received}. Mend it, or leave it out.") from None
             field = ".".join(map(str, location))
             use = f"Fields are {', '.join(field for field in cls.model_fields if field in _USER_FIELDS)}."
             if location in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
-            received = format_value(first.get("input"), ("contestants", name, *location))
             raise SpecError(
                 f"The contestant {name} has a {field} that is refused: {first['msg']}. Received: {received}. {use}"
             ) from None

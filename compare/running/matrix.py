@@ -215,7 +215,7 @@ def check_rows(
         try:
             refusal = spec.check_against(row_spec, description, locations=locations)
         except spec.SpecError as error:
-            if name == row.framework:
+            if name == row.framework or not error.field.startswith("framework_options"):
                 raise
             raise spec.SpecError(f"The contestant {name} is refused: {error}") from None
         refusal = refusal or architectures.why_not_divisible(row_spec)

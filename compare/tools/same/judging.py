@@ -98,7 +98,23 @@ class CurveComparison:
 
     @property
     def is_moved(self) -> bool:
-        return any(copies is not None and copies.is_moved for copies in self.copies)
+        return any(copies.is_moved for copies in self.known_copies.values())
+
+    @property
+    def known_copies(self) -> dict[str, Copies]:
+        """The copies that count, by side, A and B."""
+        return _counting(self.copies)
+
+    @property
+    def dtype(self) -> str:
+        """The coarser dtype of both curves."""
+        return max((curve.dtype for curve in self.curves), key=UNITS.__getitem__)
+
+    @property
+    def is_by_unit(self) -> bool:
+        """Whether copies are too near to their runs to explain the differences, and `dtype` or digits do. There are copies."""
+        rounding = np.max([copies.rounding for copies in self.known_copies.values()], axis=0)
+        return bool((self.difference > ROUNDING_FACTOR * np.maximum.accumulate(rounding)).any())
 
     @property
     def first_blunt(self) -> int | None:
@@ -192,12 +208,11 @@ def judge(
     """
     difference = np.asarray(differences.absolute(aligned.a, aligned.b), np.float64)
     relative = np.asarray(differences.relative(aligned.a, aligned.b), np.float64)
-    known = [of_side for of_side in copies if of_side is not None]
-    moved = [of_side for of_side in known if of_side.is_moved]
-    by_copies = _limit_by_copies(a, b, aligned, moved or known) if known else None
-    limit = by_copies if moved and by_copies is not None else _limit_without_copies(a, b, aligned, difference)
-    if by_copies is not None:
-        limit = np.maximum(limit, by_copies)
+    known = list(_counting(copies).values())
+    by_copies = _limit_by_copies(a, b, aligned, known) if known else None
+    limit = np.zeros_like(difference) if by_copies is None else by_copies
+    if not (known and known[0].is_moved):
+        limit = np.maximum(limit, _limit_without_copies(a, b, aligned, difference))
     ends = [int(curve.steps[place[-1]]) for curve, place in zip((a, b), aligned.places, strict=True)]
     missing = tuple(int(np.sum(curve.steps > end)) for curve, end in zip((a, b), ends, strict=True))
     if len(aligned.steps) == most_steps or aligned.both_end is not None:
@@ -217,6 +232,12 @@ def judge(
         curves=(a, b), aligned=aligned, difference=difference, relative=relative, limit=limit, verdict=verdict,
         missing=(missing[0], missing[1]), gaps=gaps, is_partial=is_partial, by_copies=by_copies, copies=copies,
     )  # fmt: skip
+
+
+def _counting(copies: tuple[Copies | None, Copies | None]) -> dict[str, Copies]:
+    """Return copies by side: moved ones alone, if there are any."""
+    known = {letter: of_side for letter, of_side in zip("AB", copies, strict=True) if of_side is not None}
+    return {letter: of_side for letter, of_side in known.items() if of_side.is_moved} or known
 
 
 def _without_partner(curve: Curve, other: Curve, aligned: Aligned) -> npt.NDArray[np.int64]:

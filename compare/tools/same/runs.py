@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import tempfile
@@ -14,14 +13,17 @@ from typing import NamedTuple
 
 import typer
 
+from common.artifacts import atomic_files
 from common.errors import UserError
 from compare.cli import wording
 from compare.cli.errors import FolderError
 from compare.cli.progress import Display
 from compare.results import store, workspace
 from compare.tools.same import curves
-from compare.tools.same.subjects import Columns, Run, Subject
+from compare.tools.same.subjects import Columns, CommandError, Run, Subject
 
+KEPT_FOLDERS = "*-same-*"
+"""Pattern of the folders that a comparison keeps in the folder of its report."""
 _MOST_NAMES = 8
 """Largest number of kept files that an error names."""
 
@@ -53,35 +55,39 @@ class Runner(NamedTuple):
 
 
 def new_folder(out: Path | None) -> Path:
-    """Return a new folder beside that of the report, or else among the results, or else in the temporary folder."""
-    folder = store.new_folder("same", str(os.getpid()))  # several may begin in one second
+    """Return a new folder in that of the report, or else among the results, or else in the temporary folder."""
+    folder = store.new_folder("same", secrets.token_hex(8))  # several may begin in one second
     if out is not None:
-        return out.parent / folder.name
+        return out / folder.name
     try:
         workspace.refuse_unwritable(folder)
     except FolderError:  # no folder was asked for, and the answer needs none
-        return Path(tempfile.gettempdir(), f"{folder.name}-{secrets.token_hex(8)}")
+        return Path(tempfile.gettempdir(), folder.name)
     return folder
 
 
 @contextmanager
 def keeping(folder: Path) -> Generator[None]:
     """Hold a folder for what commands measure in this block. It stays if the block fails, and the error names its files."""
-    is_first, names = not folder.parent.exists(), list[str]()
+    new_parents, names = [parent for parent in folder.parents if not parent.exists()], list[str]()
     with workspace.locked(folder):
         try:
             yield
         except BaseException as error:
             names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
             words = f"What was measured is in {folder}: {wording.listed(names, _MOST_NAMES)}."
+            if any(folder.glob("*.jsonl")):
+                words += " To use A.jsonl or B.jsonl there again, name it in the place of its command."
+            if isinstance(error, OSError) and error.filename is not None:  # a closed stdout has none
+                error = CommandError(f"{error}. {atomic_files.remedy(error, 'name another file or folder')}")
             if names and isinstance(error, UserError):
                 raise type(error)(f"{error} {words}") from None
             if names:
                 typer.echo(words, err=True)
-            raise
+            raise error
         finally:
             if not names:
                 shutil.rmtree(folder, ignore_errors=True)
-            if is_first:
+            for parent in new_parents:
                 with contextlib.suppress(OSError):  # it is not empty
-                    folder.parent.rmdir()
+                    parent.rmdir()

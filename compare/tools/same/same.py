@@ -12,11 +12,11 @@ import numpy.typing as npt
 import typer
 from pydantic import Field, model_validator
 
-from common.artifacts import records
+from common.artifacts import atomic_files, records
 from common.errors import UserError
 from common.frozen import Exact
 from common.spec import SpecError
-from compare.cli import commands
+from compare.cli import commands, wording
 from compare.cli.commands import Invocation, Outcome
 from compare.cli.option_rules import Excludes, Needs, OneOf
 from compare.proof.step_comparison import HOPELESS_RATIO
@@ -24,7 +24,7 @@ from compare.proof.step_truth import COPIES, MOST_COPIES
 from compare.reporting.document import Report
 from compare.results.workspace import FolderKind
 from compare.running import options
-from compare.tools.same import judging, runs, same_report, subjects
+from compare.tools.same import curves, judging, runs, same_report, subjects
 from compare.tools.same.curves import LINES, Curve, LossesError
 from compare.tools.same.judging import Copies, CurveComparison
 from compare.tools.same.runs import Runner
@@ -114,7 +114,12 @@ def command(
         ),
     ] = None,
     copies: Annotated[
-        int | None, typer.Option(min=COPIES, max=MOST_COPIES, help="Run each command again so often, to measure its rounding.")
+        int | None,
+        typer.Option(
+            min=COPIES,
+            max=MOST_COPIES,
+            help="Run each command again so often, to measure its rounding. Of a file x.csv, read x-copy-1.csv and so on.",
+        ),
     ] = None,
     ulp: Annotated[
         bool, typer.Option("--ulp", help="Move inputs by one unit in the last place in the copies: scripts call nudge().")
@@ -126,25 +131,28 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Compare the losses of two trainings step by step: same, rounding, or another training; exit code 1 where they part."""
-    FolderKind[None](noun="comparison of losses", file=same_report.RESULTS_FILE).check(out)
-    written = _written(losses or [], needs_two=b is not None)
+    FolderKind[None](noun="comparison of losses", file=same_report.RESULTS_FILE, allowed=(runs.KEPT_FOLDERS,)).check(out)
     request = Request(Columns(loss, step), copies or 0, ulp, steps)
-    sides = [subjects.subject("B" if golden_file is not None else "A", a, written[0])]
+    golden = None if golden_file is None else _open_golden(golden_file)
+    written = losses or [None]
+    sides = [subjects.subject("A" if golden is None else "B", a, written[0])]
     if b is not None:
-        sides.append(subjects.subject("B", b, written[1]))
-    if copies and not any(side.words for side in sides):
-        raise SpecError("--copies runs a command again. Received: files alone. Name the command, or leave --copies out.")
-    if losses and not any(side.words for side in sides):
-        raise SpecError("--losses says where a command writes. Received: files alone. Leave it out.")
+        sides.append(subjects.subject("B", b, written[-1]))
     letters = [side.letter for side in sides if side.words]
+    if losses and len(losses) > len(letters):
+        raise SpecError(
+            "--losses names what a command writes, at most once for each command. "
+            f"Received: {len(losses)} for {wording.count(len(letters), 'command')}. Leave it out."
+        )
+    for side in sides:
+        side.refuse_missing_copies(request.copies)
     runner = Runner(runs.new_folder(out) if letters else Path(), invocation.progress)
     if letters:
         invocation.hold(runs.keeping(runner.folder))
         runner.progress.plan(letters * (1 + request.copies))
     words = sys.argv[1:]
-    if golden_file is not None and not golden_file.exists():
-        return Outcome(_store(golden_file, sides[0]._replace(letter="A"), request, runner, words), out)
-    golden = None if golden_file is None else read_golden(golden_file)
+    if golden_file is not None and golden is None:
+        return Outcome(_store(golden_file, sides[0], request, runner, words), out)
     files_first = sorted(sides, key=lambda side: bool(side.words))  # they may be refused, and commands may take hours
     by_letter = {side.letter: _read(side, request, runner) for side in files_first}
     first, second = golden or by_letter["A"], by_letter["B"]
@@ -160,23 +168,35 @@ def read_golden(path: Path) -> SideRuns:
     return SideRuns(Subject("A", f"{path}: {golden.command}"), golden.curve, golden=golden)
 
 
+def _open_golden(path: Path) -> SideRuns | None:
+    """Read a stored curve. None: there is none yet, and one can be written."""
+    try:
+        if not path.is_file():
+            atomic_files.check_writable(path)
+            return None
+    except OSError as error:
+        raise SpecError(f"--golden cannot be written ({error.strerror}). Received: {path}. Name another file.") from None
+    return read_golden(path)
+
+
 def compare(a: SideRuns, b: SideRuns, request: Request, runner: Runner) -> CurveComparison:
     """Judge without copies, then with those that were asked for, and with more before a small excess is another training."""
     aligned = judging.align(a.curve, b.curve, request.most_steps)
 
-    def judge(sides: Sequence[SideRuns]) -> CurveComparison:
-        measured = [_measure(side, places, request) for side, places in zip(sides, aligned.places, strict=True)]
+    def judge(sides: Sequence[SideRuns], number: int) -> CurveComparison:
+        measured = [_measure(side, places, number, request) for side, places in zip(sides, aligned.places, strict=True)]
         return judging.judge(a.curve, b.curve, aligned, (measured[0], measured[1]), most_steps=request.most_steps)
 
-    latest, number = judge([a, b]), 0
+    latest, number = judge([a, b], 0), 0
     if not request.copies or latest.verdict == "same":
         return latest
     try:
         copied = _copy([a, b], request.copies, request, runner)
-        latest, number = judge(copied), request.copies
+        latest, number = judge(copied, request.copies), request.copies
         if 1 < latest.excess <= HOPELESS_RATIO and request.ulp and request.copies < MOST_COPIES:
-            runner.progress.tell(f"{MOST_COPIES} copies, before it is called another training")
-            latest = judge(_copy(copied, MOST_COPIES, request, runner))
+            if _missing(copied, MOST_COPIES):
+                runner.progress.tell(f"{MOST_COPIES} copies, before it is called another training")
+            latest = judge(_copy(copied, MOST_COPIES, request, runner), MOST_COPIES)
     except UserError as error:  # the runs so far may have taken hours
         copies = f"with {number} copies" if number else "without copies"
         raise type(error)(f"{error} The answer {copies}: {latest.verdict}.") from None
@@ -194,7 +214,7 @@ def _store(path: Path, side: Subject, request: Request, runner: Runner, words: S
         )
     if request.copies:
         (new,) = _copy([new], request.copies, request, runner)
-    curve, copies = new.curve, _measure(new, np.arange(len(new.curve.steps)), request)
+    curve, copies = new.curve, _measure(new, np.arange(len(new.curve.steps)), request.copies, request)
     golden = GoldenCurve(
         command=side.text,
         steps=curve.steps.tolist(),
@@ -209,14 +229,14 @@ def _store(path: Path, side: Subject, request: Request, runner: Runner, words: S
     return same_report.stored_report(path, side, curve, words)
 
 
-def _written(losses: Sequence[Path], *, needs_two: bool) -> tuple[Path | None, Path | None]:
-    if len(losses) > 1 + needs_two:
-        raise SpecError(f"--losses is given once for each side. Received: {len(losses)} times. Give it once or twice.")
-    return (losses[0], losses[-1]) if losses else (None, None)
-
-
 def _read(side: Subject, request: Request, runner: Runner) -> SideRuns:
-    return SideRuns(side, runner.run(side, request.columns).curve if side.words else side.read(request.columns))
+    """Run a command, or read a file and all copies beside it."""
+    if side.words:
+        return SideRuns(side, runner.run(side, request.columns).curve)
+    curve, *copies = (curves.read(path, *request.columns) for path in side.files(MOST_COPIES if request.copies else 0))
+    if copies:  # those of other steps are refused before a command runs
+        judging.measure_copies(curve, copies, np.arange(0), side.letter, is_moved=request.ulp)
+    return SideRuns(side, curve, copies)
 
 
 def _copy(sides: Sequence[SideRuns], number: int, request: Request, runner: Runner) -> list[SideRuns]:
@@ -254,9 +274,10 @@ def _missing(sides: Sequence[SideRuns], number: int) -> list[int]:
     ]
 
 
-def _measure(side: SideRuns, places: npt.NDArray[np.int64], request: Request) -> Copies | None:
+def _measure(side: SideRuns, places: npt.NDArray[np.int64], number: int, request: Request) -> Copies | None:
+    """Measure the first copies of a side, at most this number."""
     if side.golden is not None:
         return side.golden.rounding_at(places)
-    if not side.is_copied:
+    if not (number and side.is_copied):
         return None
-    return judging.measure_copies(side.curve, side.copies, places, side.subject.letter, is_moved=request.ulp)
+    return judging.measure_copies(side.curve, side.copies[:number], places, side.subject.letter, is_moved=request.ulp)

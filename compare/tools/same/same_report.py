@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from compare.cli import exits, wording
 from compare.judgement.statement import Level, Statement
+from compare.proof.step_truth import ROUNDING_FACTOR
 from compare.reporting import document, tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.plots import COLOURS
@@ -39,7 +40,7 @@ _STEP_COLUMNS = (
     Column("a", "A", 6),
     Column("b", "B", 6),
     Column("relative", "difference", -1),
-    Column("relative_limit", "by rounding", -1),
+    Column("relative_limit", "rounding at most", -1),
     Column("explained", "explained"),
 )
 _FILE_COLUMNS = (*_STEP_COLUMNS, Column("difference", "absolute difference"), Column("limit", "absolute limit"))
@@ -149,8 +150,8 @@ def _answer(comparison: CurveComparison) -> Statement:
             values["how"] = f"to the {min(digits).words} that are written" if digits else "bit for bit"
             return _statement("curves_same", "finding", values)
         case "rounding":
-            kind = "curves_rounding" if comparison.is_moved else "curves_repeat"
-            return _statement(kind, "finding", {**values, "largest": largest})
+            kind = "curves_rounding" if comparison.is_moved else "curves_unit" if comparison.is_by_unit else "curves_repeat"
+            return _statement(kind, "finding", {**values, "largest": largest, **_unit(comparison)})
         case "another training":
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
@@ -188,15 +189,26 @@ def _first_difference(comparison: CurveComparison) -> list[Statement]:
 def _limit(comparison: CurveComparison) -> list[Statement]:
     if comparison.first is None:
         return []
-    copies = {letter: of_side.number for letter, of_side in zip("AB", comparison.copies, strict=True) if of_side is not None}
-    if not copies:
-        return [_statement("limit_without", "info", {"start": start_tolerance(*comparison.curves)})]
-    statements = [_statement("limit_copies", "info", {"moved": comparison.is_moved, "copies": copies})]
-    if comparison.is_moved and len(copies) == 1:
-        (letter,) = copies
-        values = {"letter": "AB".replace(letter, ""), "other": letter}
-        statements.append(_statement("not_nudged", "caution", values))
+    statements: list[Statement] = []
+    if known := comparison.known_copies:
+        values = {
+            "moved": comparison.is_moved, "copies": {letter: copies.number for letter, copies in known.items()},
+            "equal": not any(copies.rounding.any() for copies in known.values()), **_unit(comparison),
+        }  # fmt: skip
+        statements.append(_statement("limit_copies", "info", values))
+    if not comparison.is_moved:
+        values = {"start": start_tolerance(*comparison.curves), "repeated": bool(known)}
+        statements.append(_statement("limit_without", "info", values))
+    elif len(known) == 1:
+        (letter,) = known
+        statements.append(_statement("not_nudged", "caution", {"letter": "AB".replace(letter, ""), "other": letter}))
     return statements
+
+
+def _unit(comparison: CurveComparison) -> dict[str, Any]:
+    """Return what counts where all copies are equal: some roundings of the coarser dtype, and the digits that are written."""
+    has_digits = any(curve.digits is not None for curve in comparison.curves)
+    return {"dtype": comparison.dtype, "unit": ROUNDING_FACTOR * UNITS[comparison.dtype], "digits": has_digits}
 
 
 def _cautions(comparison: CurveComparison) -> list[Statement]:
@@ -287,7 +299,7 @@ def _drawing(comparison: CurveComparison) -> document.Drawing:
         relative = np.where(np.isfinite(comparison.relative), comparison.relative, 0.0)  # as zero, it is not drawn
         largest, limit = (np.maximum.reduceat(values, starts) for values in (relative, _relative_limit(comparison)))
         differences.plot(steps, np.where(largest > 0, largest, np.nan), color=COLOURS[3], marker=".", label="difference")
-        differences.plot(steps, np.where(limit > 0, limit, np.nan), color=COLOURS[6], label="by rounding")
+        differences.plot(steps, np.where(limit > 0, limit, np.nan), color=COLOURS[6], label="rounding at most")
         differences.set_yscale("log")
         differences.set_xlabel("step")
         differences.set_ylabel("difference / larger loss")

@@ -10,6 +10,7 @@ from compare.cli import wording
 from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import Below, Template
+from compare.proof.step_truth import ROUNDING_FACTOR
 from compare.tools.same.causes import CurveCause
 
 
@@ -251,9 +252,32 @@ def _first_difference(values: Mapping[str, Any]) -> str:
 
 
 def _copies(values: Mapping[str, Any]) -> str:
-    what = "moved by one unit in the last place" if values["moved"] else "that only repeat it"
     sides = " and ".join(f"{number} of {letter}" for letter, number in values["copies"].items())
-    return f"The limit comes from copies {what}: {sides}."
+    if values["moved"]:
+        text = f"The limit comes from copies moved by one unit in the last place: {sides}."
+        return f"{text} Their losses are equal, so it is {_unit(values)}." if values["equal"] else text
+    most = f"Their losses are equal, so a yes allows {_unit(values)}" if values["equal"] else "A yes allows what they differ by"
+    return f"Copies only repeat a command: {sides}. {most}."
+
+
+def _unit(values: Mapping[str, Any]) -> str:
+    digits = ", and half a unit of the last written digit" if values["digits"] else ""
+    return f"{values['unit']:.1e} of the larger loss ({ROUNDING_FACTOR:g} roundings of {values['dtype']}){digits}"
+
+
+def _by_unit(values: Mapping[str, Any]) -> str:
+    return (
+        f"The same within what {values['dtype']} can show: the losses of {wording.count(values['steps'], 'step')} differ by "
+        f"{values['largest']:.1e} of the larger loss at most. Repeats differ by less, so the measure is {_unit(values)}."
+    )
+
+
+def _without_copies(values: Mapping[str, Any]) -> str:
+    limit = f"{'at least ' if values['repeated'] else ''}{values['start']:.0e}"
+    return (
+        f"Without moved copies the limit is {limit} of the larger loss at the first step, and a hundred times the difference "
+        "so far at each later one. They tell more: --copies 3 --ulp."
+    )
 
 
 def _missing(values: Mapping[str, Any]) -> str:
@@ -297,6 +321,7 @@ TEMPLATES: dict[str, Template | Below] = {
         "The same within repeats: the losses of {steps:step} differ by {largest:.1e} of the larger loss at most, as repeats of "
         "one command do."
     ),
+    "curves_unit": _by_unit,
     "curves_another": _another,
     "curves_undecided": (
         "Cannot tell rounding from another training: the losses differ by {largest:.1e} of the larger loss at most."
@@ -306,10 +331,7 @@ TEMPLATES: dict[str, Template | Below] = {
     "first_difference": _first_difference,
     "first_rounding": "Before that they differ within rounding, first at step {step} by {relative:.1e} of the larger loss.",
     "limit_copies": _copies,
-    "limit_without": (
-        "Without copies the limit is {start:.0e} of the larger loss at the first step, and a hundred times the difference so "
-        "far at each later one. Copies tell more: --copies 3 --ulp."
-    ),
+    "limit_without": _without_copies,
     "missing": _missing,
     "in_order": "Steps are aligned in order: A has {a}, B {b}.",
     "counted": (
@@ -320,7 +342,9 @@ TEMPLATES: dict[str, Template | Below] = {
     "digits": "{letter} writes {digits}. Smaller differences are not seen.",
     "coarse": "All of {letter}'s losses are numbers of {dtype}. It computes in lower precision, and rounds by more.",
     "both_end": "Both are no number from step {step} on. Steps before it were compared.",
-    "not_nudged": "{letter} does not call nudge(). Its rounding is taken from {other}.",
+    "not_nudged": (
+        "{letter} has no moved copies, so its rounding is taken from {other}. They need --ulp, and nudge() in the script."
+    ),
     "no_cause": "None of the known patterns fits.",
 }
 """Words by kind of statement on two curves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -84,9 +85,22 @@ class Subject(NamedTuple):
             return None
         return devices[1].count(",") + 1 if "," in devices[1] else int(devices[1])
 
-    def read(self, columns: Columns) -> Curve:
-        """Read the file."""
-        return curves.read(Path(self.text), *columns)
+    def files(self, copies: int) -> list[Path]:
+        """Return a file, and so many of its copies as lie beside it: `A.jsonl` has `A-copy-1.jsonl` and so on."""
+        of_copies = (self._copy_file(copy) for copy in range(1, 1 + copies))
+        return [Path(self.text), *itertools.takewhile(_exists, of_copies)]
+
+    def _copy_file(self, copy: int) -> Path:
+        path = Path(self.text)
+        return path.parent / f"{path.stem}-copy-{copy}{path.suffix}"
+
+    def refuse_missing_copies(self, copies: int) -> None:
+        """Refuse a file that has fewer copies beside it."""
+        if not self.words and (there := len(self.files(copies))) <= copies:
+            raise SpecError(
+                f"--copies {copies} runs a command again, or reads copies beside a file. Received: {self.text} as "
+                f"{self.letter}, without {self._copy_file(there).name}. Name a command, or leave --copies out."
+            )
 
     def run(self, columns: Columns, folder: Path, seed: int | None = None) -> Run:
         """Run the command, and read what it wrote.
@@ -158,6 +172,8 @@ def subject(letter: str, text: str, written: Path | None = None) -> Subject:
         raise SpecError(f"{letter} cannot be read as a command ({error}). Received: {text}. Close the quotes.") from None
     if not words:
         raise SpecError(f"{letter} is a command or a file of losses. Received: nothing. Use e.g. 'python train.py'.")
+    if written is not None and any(LOSSES_WORD in word for word in words):
+        raise SpecError(f"--losses and {LOSSES_WORD} both say where {letter} writes. Received: {text}. Leave --losses out.")
     if shell := [word for word in words if word in _SHELL_WORDS]:
         raise SpecError(f"{letter} has {shell[0]}, but no shell reads it. Received: {text}. Use sh -c '...'.")
     if shutil.which(words[0]) is None:

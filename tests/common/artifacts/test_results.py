@@ -222,6 +222,16 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_a_file_that_cannot_be_written_is_known_before_and_a_trial_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "new", tmp_path / ("x" * 250)):
+        with pytest.raises(OSError):
+            atomic_files.check_writable(path)
+    atomic_files.check_writable(tmp_path / "file")
+    atomic_files.check_writable(tmp_path / "deep" / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "x"
+
+
 def test_events_come_back_in_their_order(tmp_path: Path) -> None:
     assert event_log.read_events(tmp_path) == []
     event_log.append_event(tmp_path, "start")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from common import spec
 from common.errors import UserError
 from common.machine import machine
-from common.spec import Spec, SpecError
+from common.spec import Spec, SpecError, written
 from common.spec.errors import FOREIGN_NAMES
 from tests.support.refusals import check, refused
 
@@ -612,6 +612,22 @@ def test_a_switch_that_the_framework_does_not_have_is_refused(
 ) -> None:
     with refused(SpecError, field=field, received=received, fix=fix, names=["pytorch"]):
         spec.check_against(spec.build({"framework_options": options}), DESCRIPTION)
+
+
+def test_a_switch_is_named_as_the_user_wrote_it() -> None:
+    run = spec.build({"framework_options": {"memory_format": "nchw"}})
+    location = ("contestants", "a", "switches", "memory_format")
+    with refused(SpecError, names="nchw") as caught:
+        spec.check_against(run, DESCRIPTION, locations={"memory_format": location})
+    assert caught.error.field == "contestants.a.switches.memory_format"
+    option = DESCRIPTION["options"]["memory_format"] | {"only": {"contiguous": {"precision": ["float64"]}}}
+    run = spec.build({"framework_options": {"memory_format": "contiguous"}})
+    with written.remembered():
+        written.remember("contiguous", ".".join(location), "--contestant a: memory_format")
+        answer = spec.check_against(
+            run, DESCRIPTION | {"options": {"memory_format": option}}, locations={"memory_format": location}
+        )
+    assert_unavailable(answer, "--contestant a: memory_format=contiguous", "float64")
 
 
 def test_a_switch_that_is_not_for_a_mode_makes_its_row_not_available() -> None:

@@ -67,6 +67,21 @@ def test_repeats_are_judged_by_the_larger_limit(by: float, verdict: str) -> None
     assert comparison.verdict == verdict and bool(causes.explain(comparison)) == (verdict == "another training")
 
 
+@pytest.mark.parametrize(("rounding", "is_by_unit"), [(0.0, True), (1e-9, True), (1e-7, False)])
+def test_a_dtype_is_the_measure_only_where_copies_are_nearer_than_the_sides(rounding: float, *, is_by_unit: bool) -> None:
+    a, b = (curve(np.float32(losses)) for losses in (A, A * (1 + 2e-7)))
+    comparison = judged(a, b, rounding, is_moved=False)
+    assert (comparison.verdict, comparison.is_by_unit, comparison.dtype) == ("rounding", is_by_unit, "float32")
+
+
+def test_moved_copies_alone_count_where_there_are_some() -> None:
+    a, b = curve(A), curve(A * (1 + 1e-8))
+    copies = Copies(np.full(STEPS, 1e-3), 3, is_moved=False), Copies(np.full(STEPS, 1e-8), 4, is_moved=True)
+    comparison = judging.judge(a, b, judging.align(a, b), copies)
+    assert {letter: of_side.number for letter, of_side in comparison.known_copies.items()} == {"B": 4}
+    assert comparison.verdict == "rounding" and comparison.limit.max() < 1e-6
+
+
 def test_repeats_that_are_far_apart_tell_nothing() -> None:
     comparison = judged(curve(A), curve(1.3 * A), 0.5, is_moved=False)
     assert comparison.verdict == "cannot tell" and comparison.first_blunt == 0

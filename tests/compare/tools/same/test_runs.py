@@ -136,9 +136,43 @@ def test_losses_that_are_no_golden_curve_stay() -> None:
     assert files.keys() == {"A.jsonl"} and not Path("golden.json").exists()
 
 
-def test_losses_stay_beside_the_report_that_was_to_be_written() -> None:
-    _, files = failed(training(), training(0.5, failing="0"), "--out", "reports/one", code=1, results="reports")
+def test_losses_stay_in_the_folder_of_the_report_which_the_next_call_writes() -> None:
+    out = ("--out", "reports/one")
+    _, files = failed(training(), training(0.5, failing="0"), *out, code=1, results="reports/one")
     assert files.keys() == {"A.jsonl", "B/losses.jsonl"} and not Path("results").exists()
+    assert [path.name for path in Path("reports").iterdir()] == ["one"]
+    assert convtwins("same", f"{sys.executable} -c 'raise SystemExit(3)'", training(), "--out", "new/one").exit_code == 1
+    assert not Path("new").exists()
+    assert convtwins("same", training(), training(0.5), *out).exit_code == 1
+    assert Path("reports/one/same.json").exists() and all(file.exists() for file in files.values())
+
+
+def compared(*words: object) -> tuple[str, dict[str, int]]:
+    """The verdict of a comparison with moved copies, and the number of copies of each side."""
+    values = json.loads(convtwins("same", *words, *MOVED, "--json").stdout)
+    (limit,) = (statement for statement in values["statements"] if statement["kind"] == "limit_copies")
+    return values["verdict"], limit["values"]["copies"]
+
+
+def test_copies_that_stayed_are_read_beside_their_file_in_the_place_of_a_command() -> None:
+    ended = convtwins("same", training(), training(5e-6, failing="5"), *MOVED)
+    files = {path.name: path for path in Path("results").glob("*-same-*/*.jsonl")}
+    assert "The answer with 3 copies: another training." in ended.stderr and "name it in the place" in ended.stderr
+    assert compared(files["A.jsonl"], files["B.jsonl"]) == ("another training", {"A": 5, "B": 4})
+    assert compared(files["A.jsonl"], training(5e-6)) == ("rounding", {"A": 5, "B": 12})
+    assert convtwins("same", files["A.jsonl"], "--golden", "golden.json", *MOVED).exit_code == 1
+    assert compared(training(5e-6), "--golden", "golden.json") == ("rounding", {"A": 3, "B": 12})
+    values = json.loads(convtwins("same", files["B.jsonl"], "--golden", "golden.json", "--json").stdout)
+    (other,) = (statement["values"] for statement in values["statements"] if statement["kind"] == "not_nudged")
+    assert other == {"letter": "B", "other": "A"}
+
+
+def test_a_golden_curve_that_cannot_be_written_at_last_names_what_was_measured(here: Path) -> None:
+    remove = "import shutil; shutil.rmtree('stored'); open('stored', 'w').close()"
+    (here / "stored").mkdir()
+    (here / "last.py").write_text(f'{remove}\nprint(\'{{"step": 1, "loss": 1}}\')\n')
+    ended, files = failed(f"{sys.executable} last.py", "--golden", "stored/golden.json", code=1)
+    assert files.keys() == {"A.jsonl"} and "name another file" in ended.stderr.lower() and "continues" not in ended.stderr
 
 
 def test_a_file_that_cannot_be_read_is_refused_before_a_command_runs() -> None:
@@ -199,7 +233,7 @@ def test_what_a_command_printed_stays_if_it_fails_or_is_interrupted(here: Path) 
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         stderr = process.stderr.read()
-    (folder,) = Path("reports").glob("*-same-*")
+    (folder,) = Path("reports/one").glob("*-same-*")
     assert process.returncode == 128 + signal.SIGINT and f"{folder}: A/errors.txt, A/output.txt." in stderr, stderr
     assert [(folder / "A" / name).read_text() for name in ("output.txt", "errors.txt")] == ["1\n", "2\n"]
 

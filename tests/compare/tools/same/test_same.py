@@ -39,9 +39,10 @@ def answered(*words: str) -> dict[str, Any]:
     return values
 
 
-def refused(*words: str) -> Ended:
+def refused(*words: str, code: int) -> Ended:
+    """A refusal. 1: a run failed. 2: wrong usage, or losses that cannot be read."""
     ended = convtwins("same", *words)
-    assert ended.exit_code in (1, 2) and ended.stdout == "" and ended.stderr.strip(), ended.output
+    assert ended.exit_code == code and ended.stdout == "" and ended.stderr.strip(), ended.output
     return ended
 
 
@@ -140,6 +141,14 @@ def test_copies_alone_are_repeats() -> None:
     assert values["verdict"] == "rounding"
 
 
+def test_of_equal_copies_the_roundings_of_the_dtype_are_said_to_be_the_measure() -> None:
+    values = answered(GOOD, GOOD.replace("0.5", "0.50000001"), "--copies", "3")
+    answer, *_ = values["statements"]
+    (limit,) = (statement for statement in values["statements"] if statement["kind"] == "limit_copies")
+    assert (values["verdict"], answer["kind"], answer["values"]["dtype"]) == ("rounding", "curves_unit", "float32")
+    assert answer["values"]["unit"] == limit["values"]["unit"] == 2.0**-21 and limit["values"]["equal"]
+
+
 @pytest.mark.slow
 def test_a_script_that_draws_other_numbers_in_each_run_proves_nothing() -> None:
     values = answered(training("--unseeded"), training("--unseeded"), *MOVED)
@@ -183,7 +192,7 @@ def test_no_number_in_both_ends_the_comparison_and_in_one_is_another_training() 
     assert both["verdict"] == "same" and both["steps"] == 2
     one = answered("a.jsonl", write("c.jsonl", 0.5, 0.25, 0.125, 1))
     assert one["verdict"] == "another training" and one["causes"][0]["name"] == "divergence"
-    assert "first losses" in refused(write("d.jsonl", "NaN"), "d.jsonl").stderr
+    assert "first losses" in refused(write("d.jsonl", "NaN"), "d.jsonl", code=2).stderr
 
 
 COPIED = """import os, sys
@@ -207,7 +216,7 @@ def test_a_small_excess_gets_all_copies_before_it_is_another_training(apart: flo
 
 def test_a_copy_that_fails_leaves_the_answer_with_the_copies_before_it() -> None:
     Path("train.py").write_text(f"{COPIED}if seed == '5': sys.exit(3)\n")
-    message = refused(f"{sys.executable} train.py 0", f"{sys.executable} train.py 1e-5", *MOVED).stderr
+    message = refused(f"{sys.executable} train.py 0", f"{sys.executable} train.py 1e-5", *MOVED, code=1).stderr
     assert "A failed (exit code 3)" in message and "The answer with 3 copies: another training." in message
 
 
@@ -223,7 +232,7 @@ def test_a_stored_curve_holds_rounding_and_catches_another_training() -> None:
     assert answered(curve("--rate", "0.2"), *golden)["causes"][0]["name"] == "learning-rate"
     assert Path("golden.json").read_bytes() == stored
     Path("golden.json").write_bytes(stored.replace(b'"is_moved": true', b'"is_moved": false'))
-    assert "golden.json" in refused(curve(), *golden).stderr
+    assert "golden.json" in refused(curve(), *golden, code=2).stderr
 
 
 def test_a_report_is_written_in_all_forms() -> None:
@@ -246,23 +255,23 @@ OTHER = GOOD.replace("0.5", "0.6")
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("words", "code", "parts"),
     [
-        ([fails("raise SystemExit(3)"), GOOD], ["A failed", "exit code 3"]),
-        ([GOOD, fails("raise ValueError(42)")], ["B failed", "ValueError: 42"]),
-        ([fails("print(1)"), GOOD], ["the output of A", "{losses}"]),
-        ([fails(""), GOOD], ["the output of A", "empty"]),
-        ([fails("import sys; sys.argv # {losses}"), GOOD], ["{losses}", "none"]),
-        ([GOOD, GOOD, "--losses", "nowhere.jsonl"], ["nowhere.jsonl", "--losses"]),
-        ([GOOD, GOOD, "--losses", "old.jsonl"], ["wrote no losses", "old.jsonl"]),
-        ([GOOD, GOOD, "--loss", "los"], ["los", "step, loss", "--loss"]),
-        ([GOOD, OTHER, *MOVED], ["nudge()", "convtwins.ulp", "The answer without copies: another training"]),
-        ([fails("import os; os.kill(os.getpid(), 9)"), GOOD], ["A failed", "SIGKILL"]),
+        ([fails("raise SystemExit(3)"), GOOD], 1, ["A failed", "exit code 3"]),
+        ([GOOD, fails("raise ValueError(42)")], 1, ["B failed", "ValueError: 42"]),
+        ([fails("print(1)"), GOOD], 2, ["the output of A", "{losses}"]),
+        ([fails(""), GOOD], 2, ["the output of A", "empty"]),
+        ([fails("import sys; sys.argv # {losses}"), GOOD], 2, ["{losses}", "none"]),
+        ([GOOD, GOOD, "--losses", "nowhere.jsonl"], 2, ["nowhere.jsonl", "--losses"]),
+        ([GOOD, GOOD, "--losses", "old.jsonl"], 2, ["wrote no losses", "old.jsonl"]),
+        ([GOOD, GOOD, "--loss", "los"], 2, ["los", "step, loss", "--loss"]),
+        ([GOOD, OTHER, *MOVED], 1, ["nudge()", "convtwins.ulp", "The answer without copies: another training"]),
+        ([fails("import os; os.kill(os.getpid(), 9)"), GOOD], 1, ["A failed", "SIGKILL"]),
     ],
 )
-def test_a_command_that_gives_no_losses_says_what_to_do(words: list[str], parts: list[str]) -> None:
+def test_a_command_that_gives_no_losses_says_what_to_do(words: list[str], code: int, parts: list[str]) -> None:
     Path("old.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
-    message = refused(*words).stderr
+    message = refused(*words, code=code).stderr
     assert [part for part in parts if part not in message] == [], message
 
 
@@ -271,5 +280,5 @@ def test_a_hook_that_moves_integers_alone_is_noticed() -> None:
         "import json, sys, numpy\nfrom convtwins.ulp import nudge\nnudge(numpy.arange(3))\n"
         "print(json.dumps({'step': 1, 'loss': 1.0 + len(sys.argv)}))\n"
     )
-    message = refused(f"{sys.executable} train.py", f"{sys.executable} train.py 1", *MOVED).stderr
+    message = refused(f"{sys.executable} train.py", f"{sys.executable} train.py 1", *MOVED, code=1).stderr
     assert "no value was moved" in message

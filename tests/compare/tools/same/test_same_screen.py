@@ -48,6 +48,12 @@ def test_what_is_not_to_be_told_names_the_command_that_tells(screens: Screens) -
     assert "--copies 3 --ulp" in shown(screens, A * (1 + 1e-7), (None, None))
 
 
+def test_equal_copies_say_what_the_measure_was(screens: Screens) -> None:
+    equal = Copies(np.zeros(40), 3, is_moved=False)
+    text = shown(screens, A * (1 + 1e-7), (equal, equal))
+    assert "8 roundings of float32" in text and "equal" in text and "rounding at most" in text
+
+
 def test_a_side_that_ends_early_is_no_yes(screens: Screens) -> None:
     assert "--steps 30" in shown(screens, A[:30] * (1 + 1e-8), (COPIES._replace(rounding=COPIES.rounding[:30]), None))
 

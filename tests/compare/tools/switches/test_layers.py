@@ -135,7 +135,7 @@ def test_what_disturbed_it_is_said_and_tables_are_written(twins: FakeTwins, tmp_
 
 
 def test_what_cannot_be_timed_is_refused_in_a_line(twins: FakeTwins) -> None:
-    twins.failing = "Layers are timed with framework_options.digits all. Received: few. Leave it out."
+    twins.failing = "Layers are timed with the switch digits at all. Received: few. Leave it out."
     done = convtwins(*words("--frameworks", "left"))
     assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, f"left: {twins.failing}")
     twins.failing = "MemoryError"
