@@ -151,11 +151,12 @@ def _answer(comparison: CurveComparison) -> Statement:
             return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_unit" if comparison.is_by_unit else "curves_repeat"
-            return _statement(kind, "finding", {**values, "largest": largest, **_unit(comparison)})
+            most = float(np.max(_relative_limit(comparison)))
+            return _statement(kind, "finding", {**values, "largest": largest, "most": most, **_unit(comparison)})
         case "another training":
             number_beyond = int(np.sum(comparison.difference > comparison.limit))
             step = int(comparison.aligned.steps[beyond or 0])
-            values |= {"step": step, "others": number_beyond - 1}
+            values |= {"step": step, "others": number_beyond - 1, "moved": comparison.is_moved}
             return _statement("curves_another", "finding", values)
         case "cannot tell":
             if comparison.is_partial:

@@ -238,8 +238,12 @@ CAUSES: dict[str, tuple[Template, Template]] = {
 
 
 def _another(values: Mapping[str, Any]) -> str:
-    others = f", nor at {wording.count(values['others'], 'other step')}" if values["others"] else ""
-    return f"Another training: rounding does not explain the difference at step {values['step']}{others}."
+    others = wording.count(values["others"], "other step") if values["others"] else ""
+    if values["moved"]:
+        nor = f", nor at {others}" if others else ""
+        return f"Another training: rounding does not explain the difference at step {values['step']}{nor}."
+    places = f"step {values['step']}{f' and at {others}' if others else ''}"
+    return f"Another training: the losses differ by more than rounding usually makes at {places}."
 
 
 def _first_difference(values: Mapping[str, Any]) -> str:
@@ -315,7 +319,7 @@ TEMPLATES: dict[str, Template | Below] = {
     ),
     "curves_rounding": (
         "The same training: the losses of {steps:step} differ by {largest:.1e} of the larger loss at most, which rounding "
-        "explains."
+        "explains. It would explain up to {most:.1e}."
     ),
     "curves_repeat": (
         "The same within repeats: the losses of {steps:step} differ by {largest:.1e} of the larger loss at most, as repeats of "
