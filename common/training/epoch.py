@@ -165,7 +165,7 @@ class Epoch:
         """Yield the blocks of steps, turn by turn. Each that has timed steps is timed before the next is asked for."""
         position = 0
         while not self.timers or position < len(self._block_steps):
-            self.turns.append(turns.wait(self.trainer, len(self._block_steps) - position, self._least_turn))
+            self.turns.append(turns.wait(self.trainer, len(self._block_steps) - position))
             steps = self._block_steps[position : position + self.turns[-1].steps]
             position += len(steps)
             if turns.are_taken and steps and (len(steps) > 1 or self.slices):  # else nothing of the epoch were timed
@@ -203,11 +203,6 @@ class Epoch:
         if ends_epoch and blocks[-1].untimed:
             blocks.append(StepBlock([], []))
         return [*blocks[:-1], blocks[-1]._replace(ends_epoch=ends_epoch)]
-
-    @property
-    def _least_turn(self) -> int:
-        """Steps that a turn needs at least: batches of workers come in bursts, so a run of the input alone times several."""
-        return 4 * (1 + self.plan.spec.batches_ahead) if self.part == "input" else 1
 
     def fetch(self) -> None:
         """Fetch what the steps have returned, and sum it over all processes."""

@@ -72,23 +72,22 @@ class Turns:
         """
         if self._path is not None and placement.is_first_rank():
             with self._stopwatch.waiting():
-                self._ask(self._path, 0, 1)
+                self._ask(self._path, 0)
             heartbeat.count_sync_point()
 
-    def wait(self, trainer: BaseTrainer | None, steps_left: int, least_steps: int = 1) -> Turn:
+    def wait(self, trainer: BaseTrainer | None, steps_left: int) -> Turn:
         """Wait for this run's next turn. All processes call it, with the device synchronised.
 
         Args:
             trainer: this process's trainer. None: the process is the only one.
             steps_left: timed steps that are left of the epoch.
-            least_steps: number of steps that a turn needs at least, of this run and of those that it is compared with.
         """
         if self._path is None:
             return Turn(steps_left)
         turn = np.zeros(len(Turn._fields))
         if placement.is_first_rank():
             with self._stopwatch.waiting():
-                turn[:] = self._ask(self._path, steps_left, least_steps)
+                turn[:] = self._ask(self._path, steps_left)
             heartbeat.count_sync_point()
         steps, stopped_at, continued_at = (turn if trainer is None else trainer.all_reduce_world(turn)).tolist()
         return Turn(round(steps), stopped_at, continued_at)
@@ -107,11 +106,11 @@ class Turns:
         if self._socket is not None:
             self._socket.close()
 
-    def _ask(self, path: str, steps_left: int, least_steps: int) -> Turn:
+    def _ask(self, path: str, steps_left: int) -> Turn:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.connect(path)
-        self._say(steps_left=steps_left, least_steps=least_steps, asked_at=time.monotonic())
+        self._say(steps_left=steps_left, asked_at=time.monotonic())
         answer = b""
         while not answer.endswith(b"\n"):
             if not (received := self._socket.recv(4096)):

@@ -211,6 +211,11 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
         work=work.count(architecture),
         train_examples=len(dataset.train),
     )
+    if settings.turns and plan.has_input_ahead:
+        raise SpecError(
+            "--turns does not go with --input-only and workers: they make batches ahead, so a turn would not tell their pace. "
+            f"Received: --turns, workers {max(row.spec.workers for row in rows)}. Leave --turns out."
+        )
     if settings.until is not None and not has_comparisons(plan):
         raise SpecError(
             f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "

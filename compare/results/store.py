@@ -173,7 +173,13 @@ class Comparison(Exact):
         """Whether the runs of a repeat take turns. GPUs are no default: both frameworks would have to share their memory."""
         if self.settings.turns is not None:
             return self.settings.turns
-        return not self.machine.get("gpus") and sum(row.unavailable is None for row in self.rows) > 1
+        has_partners = sum(row.unavailable is None for row in self.rows) > 1
+        return has_partners and not self.machine.get("gpus") and not self.has_input_ahead
+
+    @property
+    def has_input_ahead(self) -> bool:
+        """Whether a row is of input workers alone. They make batches ahead, so a part of an epoch does not tell their pace."""
+        return any(row.spec.part == "input" and row.spec.batches_ahead for row in self.rows)
 
     @property
     def headline(self) -> str:

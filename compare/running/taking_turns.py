@@ -71,8 +71,6 @@ class Seat:
         self._answered_at = self._looked_at = 0.0
         self.steps_left = 0
         """Timed steps that were left of the epoch when it asked last."""
-        self.least_steps = 1
-        """Number of steps that a turn needs at least. A run of an older revision does not say it."""
         self._stopped_at = 0.0
         self._cpu_seconds = 0.0
         self._slowed = threading.Lock()
@@ -149,7 +147,6 @@ class Seat:
             # It had said nothing when this process looked last.
             self._asked_at = min(max(message.get("asked_at", now), self._answered_at, self._looked_at), now)
             self.steps_left = message["steps_left"]
-            self.least_steps = message.get("least_steps", 1)
 
     def stop(self) -> None:
         """Stop all processes of a run that has asked for its next turn."""
@@ -355,7 +352,7 @@ def _import(runs: Collection[_TurnTaker[_Item, _Result]]) -> Generator[tuple[int
 
 
 def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float) -> Generator[tuple[int, _Result]]:
-    steps = least = max([LEAST_STEPS, *(taker.seat.least_steps for taker in runs)])
+    steps = LEAST_STEPS
     for number, order in enumerate(itertools.cycle(balanced_orders(len(runs)))):
         training = [runs[place] for place in order if runs[place].waits]
         if not training:
@@ -363,7 +360,7 @@ def _take_turns(runs: Sequence[_TurnTaker[_Item, _Result]], turn_seconds: float)
         for taker in training:
             yield from taker.advance(steps)
         if number == 0 and (known := [taker.step_seconds for taker in runs if taker.step_seconds]):
-            steps = max(round(turn_seconds / statistics.median(known)), least)
+            steps = max(round(turn_seconds / statistics.median(known)), LEAST_STEPS)
 
 
 def balanced_orders(number: int) -> list[list[int]]:

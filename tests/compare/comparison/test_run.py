@@ -139,6 +139,27 @@ def test_inputs_are_rows_like_modes_and_get_verdicts(fake_twins: pytest.MonkeyPa
     assert any(title == "Which inputs pay?" for title, _ in comparison_report.sections(judged))
 
 
+@pytest.mark.parametrize(
+    ("fields", "are_taken"),
+    [
+        ({"part": "input"}, True),
+        ({"input": "workers", "workers": 2}, True),
+        ({"part": "input", "input": "workers", "workers": 2}, False),
+    ],
+    ids=["inline alone", "workers and training", "workers alone"],
+)
+def test_input_workers_alone_take_no_turns(fields: dict[str, Any], *, are_taken: bool) -> None:
+    """The batches that they make ahead are ready in a turn, or are made after its last one."""
+    rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in rows]
+    assert comparisons.comparison(rows).takes_turns is are_taken
+
+
+def test_turns_of_input_workers_alone_are_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = (*QUICK[:-1], "--no-one-core", "--input-only", "--workers", "2", "--turns", "--no-proof", "--out", tmp_path / "out")
+    check_ended(convtwins(*words), received="--turns", names=["--input-only", "batches ahead"])
+
+
 @pytest.mark.parametrize(("batch", "is_larger"), [pytest.param(64, False, marks=pytest.mark.slow), (5000, True)])
 def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_is_trained(
     batch: int, is_larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path

@@ -90,14 +90,6 @@ def test_two_processes_train_the_same_slices_one_after_the_other(tmp_path: Path)
     assert work[0][1] == LEAST_STEPS and work[1][1] >= 2 * LEAST_STEPS and len(work) < STEPS / 2
 
 
-def test_all_have_turns_as_long_as_one_of_them_needs_and_of_the_same_steps(tmp_path: Path) -> None:
-    spans = [(*span, place) for place, each in enumerate(ran(tmp_path, "1", "2needs")) for span in each.steps]
-    turns = [(owner, len(list(steps))) for owner, steps in groupby(owner for *_, owner in sorted(spans))]
-    assert len(turns) >= 2 and min(steps for _, steps in turns) >= 12
-    for place in (0, 1):
-        assert sum(steps for owner, steps in turns if owner == place) == STEPS
-
-
 def test_no_clock_counts_the_waiting(tmp_path: Path) -> None:
     for process in ran(tmp_path, "1", "2", "3"):
         worked = sum(end - begin for begin, end in process.steps)

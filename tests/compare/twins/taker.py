@@ -70,7 +70,7 @@ def main(log: str, steps: int, step_seconds: float, fault: str) -> None:
     done = 0
     with Path(log).open("w", encoding="utf-8") as file:
         while done < steps:
-            turn = turns.wait(cast(BaseTrainer, Alone()), steps - done, 12 if fault == "needs" else 1)
+            turn = turns.wait(cast(BaseTrainer, Alone()), steps - done)
             for _ in range(turn.steps):
                 begin = time.monotonic()
                 time.sleep(step_seconds)
