@@ -65,7 +65,7 @@ class BenchmarkRun(NamedTuple):
     """Measured benchmarks. None: the run failed."""
     reason: str = ""
     advice: str = ""
-    """What to do if the other side does not fail. Empty: the usual."""
+    """Advice where the other side does not fail. Empty: the usual."""
 
     @property
     def subjects(self) -> Mapping[str, MeasuredSubject]:

@@ -120,7 +120,8 @@ def screen(
         visible = lines[: 1 + max(spare, 0)]
         spare -= max(len(visible) - 1, 0)
         hidden = len(lines) - len(visible) + (others if label == "Trouble" and serious else 0)
-        ends = [*[""] * (len(visible) - 1), f"; {count(hidden, 'more line')}: {FULL}" if hidden else ""]
+        more = f"{count(hidden, 'more line')}: {FULL}" if label == "Unsure" else f"{hidden} more"
+        ends = [*[""] * (len(visible) - 1), f"; {more}" if hidden else ""]
         answers.append(Paragraph(label, [line.within(_WIDTH, end) for line, end in zip(visible, ends, strict=False)], tone))
     return Screen(
         subject=question,
