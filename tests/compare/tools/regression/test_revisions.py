@@ -681,7 +681,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
 
     fake_twins.setattr(launch, "_command", listened)  # it changes nothing: no result of a fake twin says what started it
     done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--out", out, "--json")
-    assert done.exit_code == 5, done.output  # trainings of no time
+    assert done.exit_code == 0, done.output  # the same twin twice
     old, new = map(str, pythons)
     assert started[-12:] == [old, new, *[old, new, new, old] * 2, old, new]
     for side, python in (("base", old), ("head", new)):
@@ -774,7 +774,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
         }
         trees.write(site, files)
     done = regress(*run_it)
-    assert done.exit_code == 5, done.output  # trainings of no time
+    assert done.exit_code == 0, done.output  # the same twin twice
     assert len(side_of(tmp_path / "out", "head").runs["third-serial-4cores"]) == 5
 
 
