@@ -54,11 +54,30 @@ class _Command(TyperCommand):
     """A command that explains the error of a wrong option. Its help has no table on a narrow terminal."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        self._refuse_missing_values(ctx, list(itertools.takewhile(lambda word: word != "--", args)))
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
             self._explain(error)
             raise
+
+    def _refuse_missing_values(self, ctx: Any, words: list[str]) -> None:
+        """Refuse an option without all of its values. Typer would take the next option for a value."""
+        options: dict[str, Any] = {
+            name: param
+            for param in self.params
+            if param.param_type_name == "option"
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        for place, word in enumerate(words, 1):
+            option = options.get(word)
+            if option is None or option.is_flag:
+                continue
+            values = list(itertools.takewhile(lambda value: value not in options, words[place : place + option.nargs]))
+            if len(values) < option.nargs:
+                needed = f"It needs {option.nargs} value{'s' * (option.nargs > 1)}"
+                usage = f"{word} {(option.metavar or 'VALUE').removesuffix(' ...')}"
+                raise typer.BadParameter(f"{needed}. Received: {' '.join(values) or 'none'}. Type {usage}.", ctx, option)
 
     def _explain(self, error: Any) -> None:
         """Add the received value to an error, or the field that other frameworks call by the name of this unknown option."""

@@ -125,23 +125,32 @@ class BenchmarkRecorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Refuse a marker that cannot be read, before a benchmark runs. Leave out the tests that `bisect --only` does not name.
+        """Refuse a marker that cannot be read, and an `--only` that names no test, before a benchmark runs.
 
-        If it names none, all stay: the command says which there are.
+        Leave out the tests that `bisect --only` does not name.
         """
         for item in items:
             limits(item)
-        only = self.run.get("only")
-        named = [item for item in items if only is None or item.nodeid == only or fnmatch.fnmatchcase(item.nodeid, only)]
-        if named and len(named) < len(items):
-            config.hook.pytest_deselected(items=[item for item in items if item not in named])
-            items[:] = named
+        if (only := self.run.get("only")) is None or not items:
+            return
+        names = [item.nodeid for item in items]
+        # One that runs twice in a session is `NAME (2)` the second time.
+        named = {name for name in names if fnmatch.fnmatchcase(name, only) or only in (name, f"{name} (2)")}
+        if not named:
+            names = [item.nodeid for item in items if _is_benchmark(item)] or names
+            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+            raise pytest.UsageError(
+                f"--only matches no benchmark. Received: {only}. Choose among {', '.join(names[:10])}{more}."
+            )
+        others = [item for item in items if item.nodeid not in named]
+        if others and self.run.get("is_search"):
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item.nodeid in named]
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Watch a benchmark."""
-        is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
-        before = usage_until_now() if is_benchmark else None
+        before = usage_until_now() if _is_benchmark(item) else None
         yield
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if fixture is None or getattr(fixture, "stats", None) is None:
@@ -187,6 +196,10 @@ class BenchmarkRecorder:
             facts = output_json["machine_info"].setdefault(KEY, {})
             facts["imported_from_elsewhere"] = imported_from_elsewhere(Path(root))
             facts["of_caller"] = imported_from(Path(self.run["callers_root"])) if self.run.get("callers_root") else {}
+
+
+def _is_benchmark(item: pytest.Item) -> bool:
+    return "benchmark" in getattr(item, "fixturenames", ())
 
 
 def _cores_words(cores: float) -> str:

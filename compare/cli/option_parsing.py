@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 from collections.abc import Sequence
 
 from common.spec import MODES, SpecError
+
+_QUOTED_OR_SHELL = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<shell>[<>|&;]+|`|\$(?:\w+|[({]))""", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def split_names(text: str) -> list[str]:
     """Return the words between the commas, in order. Empty words are left out."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def split_command(name: str, text: str, advice: str = "") -> list[str]:
+    """Return the words of a command that is started without a shell. What only a shell would understand is refused.
+
+    Args:
+        name: its option, or its name on the command line.
+        advice: what to do in its place. Empty: it is a whole command.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(f"{name} cannot be read as a command ({error}). Received: {text}. Close the quotes.") from None
+    for match in _QUOTED_OR_SHELL.finditer(text):
+        if shell := match["shell"]:
+            fix = advice or "Use sh -c '...', or quote it."
+            raise SpecError(f"{name} has {shell}, but no shell reads it. Received: {text}. {fix}")
+    if words and _ASSIGNMENT.match(words[0]):
+        fix = advice or f"Use 'env {text.strip()}'."
+        raise SpecError(f"{name} sets a variable, but no shell reads it. Received: {text}. {fix}")
+    return words
 
 
 def require_distinct(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Literal
 
 from common.spec import SpecError
+from compare.cli.option_parsing import split_command
 from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, SECONDS
 
 JSON_WORD = "{json}"
@@ -22,10 +22,12 @@ class BenchmarkCommand:
 
     @property
     def words(self) -> list[str]:
-        try:
-            return shlex.split(self.text)
-        except ValueError as error:
-            raise SpecError(f"{self.option} cannot be read ({error}). Received: {self.text}. Close the quotes.") from None
+        return split_command(self.option, self.text, "Quote it, or leave it out." if self.option == "--pytest" else "")
+
+    @property
+    def packages(self) -> list[str]:
+        """Packages that both sides need."""
+        return ["pytest", "pytest-benchmark"] if self.option == "--pytest" else []
 
     @property
     def name(self) -> str:
@@ -40,10 +42,11 @@ class BenchmarkCommand:
 
     def check(self) -> None:
         """Refuse a command that cannot be measured, before anything is checked out."""
-        if self.option == "--command" and not self.words:
+        words = self.words
+        if self.option == "--command" and not words:
             raise SpecError("--command needs a command. Received: nothing. Use e.g. --command 'python train.py'.")
         if self.option == "--command":
             return  # another program may have options of these names
-        names = {word.partition("=")[0] for word in self.words if word.startswith("--benchmark-")}
+        names = {word.partition("=")[0] for word in words if word.startswith("--benchmark-")}
         if refused := names & {"--benchmark-json", "--benchmark-skip", "--benchmark-disable"}:
             raise SpecError(f"--pytest writes the JSON file itself. Received: {', '.join(sorted(refused))}. Leave it out.")

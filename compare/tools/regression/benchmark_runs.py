@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from compare.cli import wording
 from compare.cli.errors import FolderError, UnfitError
 from compare.cli.progress import Display
 from compare.judgement.run_figures import cores_words
+from compare.judgement.sides import BASE
 from compare.results.workspace import Workspace
 from compare.running.interleaving import Job, remaining, rounds, turn
 from compare.running.launch import describe_exit, run_command
@@ -28,8 +30,8 @@ from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression import benchmark_files
 from compare.tools.regression.benchmark_command import JSON_WORD, BenchmarkCommand
 from compare.tools.regression.benchmark_files import MACHINE_KEY, BenchmarkPlan
-from compare.tools.regression.benchmark_sides import BenchmarkSide
-from compare.tools.regression.measured import FIGURE, MeasuredSubject, Measurement
+from compare.tools.regression.benchmark_sides import OTHER_PYTHON, BenchmarkSide
+from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE, MeasuredSubject, Measurement
 from compare.tools.regression.pair_loop import Pair, PairLoop
 from compare.tools.regression.revisions import RevisionError, output
 from compare.tools.regression.samples import is_named
@@ -41,15 +43,19 @@ PLUGIN = "convtwins_pytest_plugin"
 
 _TEST_FAILED, _IMPORT_FAILED, _REFUSED, _NOTHING_COLLECTED = 1, 2, 4, 5
 """Exit codes of pytest."""
-_OTHER_PYTHON = "name the environment of your project: add --python .venv/bin/python"
 _WHAT_FAILED = {
     _TEST_FAILED: "a test failed",
     _IMPORT_FAILED: "its tests cannot be imported",
     _REFUSED: "pytest refused its arguments",
 }
 _MARKS = re.compile(r"^(?:FAILED|ERROR|E  |ERROR:|.*: error:).*", re.MULTILINE)
+_REFUSED_BY_PLUGIN = re.compile(r"^ERROR: (.+\. Received: .+)", re.MULTILINE)
 _XDIST = re.compile(r"Benchmarks are automatically disabled because xdist plugin is active")
 """Warning of pytest-benchmark where -n is given. A plug-in that is merely installed is named in the header, too."""
+
+
+class _FailedError(Exception):
+    """A run has measured nothing. The text says why."""
 
 
 class BenchmarkRun(NamedTuple):
@@ -59,7 +65,7 @@ class BenchmarkRun(NamedTuple):
     """Measured benchmarks. None: the run failed."""
     reason: str = ""
     advice: str = ""
-    """Advice where the code of this side is not at fault. Else empty."""
+    """Advice where the other side does not fail. Empty: the usual."""
 
     @property
     def subjects(self) -> Mapping[str, MeasuredSubject]:
@@ -82,7 +88,8 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         workspace: the folder. It may hold a part of the same measurement, which is continued.
         progress: shows the progress.
         meter: measures what other work takes while a command runs.
-        only: name or pattern of the benchmarks that are run, and that count as disturbed. None: all.
+        only: name or pattern of the benchmarks that are judged. None: all.
+        is_search: whether one benchmark is followed, and no other test is run.
     """
 
     repair_head = "Repair it."
@@ -96,14 +103,19 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         progress: Display,
         meter: Callable[[], Meter] = Meter,
         only: str | None = None,
+        *,
+        is_search: bool = False,
     ) -> None:
         base, head = sides
         self.command, self.repeats, self.progress = command, repeats, progress
-        self._meter, self._only = meter, only
+        self._meter, self._only, self._is_search = meter, only, is_search
         self.pairs = [Pair(base, head)]
-        has_tests = command.option == "--pytest"
-        self.other_base = f"Choose another base{', or benchmarks that it has' if has_tests else ''}."
+        benchmarks = ", or benchmarks that it has" * (command.option == "--pytest")
+        self.other_base = "Repair that environment." if base.root is None else f"Choose another base{benchmarks}."
+        self.mend_both = f"Mend {command.option}, or {'the environments' if base.root is None else OTHER_PYTHON}."
         self.base_name = base.facts.name
+        if command.metric == COMMAND_SECONDS:
+            choose([command.name], only, one=False)
         plan = BenchmarkPlan(
             code_hash=code_hash(),
             machine=machine.describe(),
@@ -190,15 +202,21 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             written = temporary.path.resolve() / "benchmarks.json"
             words = self._words(written, item)
             meter = self._meter()
-            log, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
+            try:
+                log, code = run_command(words, item.folder, self._environment(item, repeat, temporary.path))
+            except UnfitError as error:
+                return BenchmarkRun(None, str(error).partition(". ")[0])
             usage = meter.usage()
-            if (failed := self._failed(code, log, written, item, repeat)) is not None:
-                atomic_files.write_atomically(self.folder / f"failed-{item.id}.log", log)
-                return failed
-            if self.command.option == "--pytest":
-                values = atomic_files.parse_json(written.read_bytes())
-            else:
-                values = self._values(written, usage.wall_seconds, _taken(usage))
+            try:
+                self._refuse_failed(code, log, written)
+                if self.command.option == "--pytest":
+                    values = atomic_files.parse_json(written.read_bytes())
+                else:
+                    values = self._values(written, usage.wall_seconds, _taken(usage))
+            except _FailedError as failure:
+                log_file = self.folder / f"failed-{item.id}.log"
+                atomic_files.write_atomically(log_file, log)
+                return BenchmarkRun(None, f"{failure}; the output is in {log_file}", self._advice(code, log, item))
         self._complete_facts(values, item)
         judged = atomic_files.parse_json(file.read_bytes())["benchmarks"] if file.exists() else []  # see `remove`
         names = {entry["fullname"] for entry in judged}
@@ -224,7 +242,8 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         (temporary / "plugin" / f"{PLUGIN}.py").symlink_to(plugin_file())
         paths = [str(temporary / "plugin"), *side.python_path]
         place = turn([pair_side.id for pair_side in self.pairs[0]], repeat).index(side.id)
-        run: dict[str, Any] = {"side": side.id, "pair": repeat, "place": place, "only": self._only}
+        run: dict[str, Any] = {"side": side.id, "pair": repeat, "place": place}
+        run |= {"only": self._only, "is_search": self._is_search}
         if side.root is not None:
             run |= {"root": str(side.root), "callers_root": str(side.callers_root)}
         return variables | {
@@ -234,45 +253,44 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
             RUN_VARIABLE: json.dumps(run),
         }
 
-    def _failed(self, code: int, log: str, written: Path, side: BenchmarkSide, repeat: int) -> BenchmarkRun | None:
-        """Return a run that measured nothing, with why and what to do. None: it ended well."""
-        where = f"the output is in {self.folder / f'failed-{side.id}.log'}"
+    def _refuse_failed(self, code: int, log: str, written: Path) -> None:
+        """Refuse a run that has not ended well.
+
+        Raises:
+            _FailedError: it measured nothing. The text says why.
+        """
         has_tests = self.command.option == "--pytest"
         marks = _MARKS.findall(log) if has_tests else [line for line in log.splitlines() if line.strip()]
         last = f": {wording.one_line(marks[-1]).strip()}" if marks else ""
         if not has_tests:
             if code:
-                return BenchmarkRun(None, f"{describe_exit(code)}{last}; {where}")
-            lacks_figures = JSON_WORD in self.command.text and not written.exists()
-            return BenchmarkRun(None, f"it wrote no {JSON_WORD}; {where}") if lacks_figures else None
-        _refuse_without_pytest(code, log, side)
+                raise _FailedError(f"{describe_exit(code)}{last}")
+            if self.command.metric == FIGURE and not written.exists():
+                raise _FailedError(f"it wrote no {JSON_WORD}")
+            return
+        if code == _REFUSED and (refusal := _REFUSED_BY_PLUGIN.search(log)):
+            raise RevisionError(refusal[1])
         if code == 0 and written.exists():
-            return None
+            return
         if _XDIST.search(log) and not written.exists() and code in (0, _TEST_FAILED):
-            reason = "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing"
-            return BenchmarkRun(None, reason, "Add -n 0 to --pytest.")
+            raise SpecError(
+                "pytest-xdist runs tests side by side, so pytest-benchmark measures nothing. "
+                f"Received: --pytest {self.command.text}. Add -n 0 to --pytest."
+            )
         what = _WHAT_FAILED.get(code) or describe_exit(code)
-        reason = "no benchmark was collected" if code in (0, _NOTHING_COLLECTED) else f"{what}{last}"
-        return BenchmarkRun(None, f"{reason}; {where}", self._advice(code, log, side, repeat))
+        raise _FailedError("no benchmark was collected" if code in (0, _NOTHING_COLLECTED) else f"{what}{last}")
 
-    def _advice(self, code: int, log: str, side: BenchmarkSide, repeat: int) -> str:
-        """Say what to do about tests that failed, if `--pytest` or the environment is at fault. Else empty."""
-        base, head = self.pairs[0]
-        else_do = "choose another base" if side.id == base.id else "repair the head"
+    def _advice(self, code: int, log: str, side: BenchmarkSide) -> str:
+        """Say what to do about tests that fail on this side alone, if its code may not be at fault. Else empty."""
+        if self.command.option == "--command":
+            return ""
+        else_do = "choose another base" if side.id == BASE else "repair the head"
         if "ModuleNotFoundError" in log and code in (_IMPORT_FAILED, _REFUSED):
-            return f"If {side.python} lacks a package, {_OTHER_PYTHON}. Else {else_do}."
-        if side.id == base.id and code in (_REFUSED, _NOTHING_COLLECTED) and self._collects(head, repeat) == code:
-            return f"{'The head refuses them, too' if code == _REFUSED else 'The head has none, either'}. Mend --pytest."
+            install = "install it there" if side.root is None else OTHER_PYTHON
+            return f"If {side.python} lacks a package, {install}. Else {else_do}."
         if code in (0, _NOTHING_COLLECTED):
             return f"Name the files of your benchmarks in --pytest, or {else_do}."
         return ""
-
-    def _collects(self, side: BenchmarkSide, repeat: int) -> int:
-        """Return the exit code of pytest where it only collects the tests of a side."""
-        with PrivateFolder() as temporary:
-            words = [*self._words(temporary.path / "unused.json", side), "--collect-only"]
-            _, code = run_command(words, side.folder, self._environment(side, repeat, temporary.path))
-            return code
 
     def _values(self, written: Path, seconds: float, taken: float) -> dict[str, Any]:
         """Return a command's figures in the form of pytest-benchmark: its command seconds, or those that it wrote."""
@@ -318,25 +336,31 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         }
 
     def _refuse_other_benchmarks(self) -> None:
-        """Refuse sides without a common benchmark, as soon as both are warm."""
-        names = list(self._warm_names.values())
-        if len(names) == 2 and {*names[0]}.isdisjoint(names[1]):
-            received = " and ".join(wording.listed(list(side_names)) for side_names in names)
+        """Refuse sides without a common benchmark, and a base without the one that is named, as soon as they are warm."""
+        first, *others = self._warm_names.values()
+        shared = [name for name in first if all(name in names for names in others)]
+        if not shared:
+            received = " and ".join(wording.listed(names) for names in (first, *others))
             raise RevisionError(
                 f"Base and head have no benchmark in common. Received: {received}. Choose revisions with the same benchmarks."
             )
+        choose(shared, self._only, one=self._is_search and bool(others))
 
 
-def _refuse_without_pytest(code: int, log: str, side: BenchmarkSide) -> None:
-    """Refuse an environment without pytest or pytest-benchmark. No other revision would help."""
-    if "No module named pytest" in log and code == _TEST_FAILED:
-        missing = "pytest"
-    elif code == _REFUSED and "--benchmark-json" in log:
-        missing = "pytest-benchmark"
-    else:
-        return
-    advice = f"Install it there, or {_OTHER_PYTHON}." if side.root is not None else "Install it there."
-    raise UnfitError(f"The interpreter has no {missing}. Received: {side.python}. {advice}")
+def choose(names: Sequence[str], only: str | None, *, one: bool) -> list[str]:
+    """Return the benchmarks, or the figures of a command, that `--only` names.
+
+    Args:
+        names: all that were measured.
+        only: name or pattern. None: all.
+        one: whether a search follows it, so that it must be one.
+    """
+    chosen = [name for name in names if is_named(name, only)]
+    if not chosen:
+        raise RevisionError(f"--only matches no benchmark. Received: {only}. Choose among {wording.listed(names, 10)}.")
+    if one and len(chosen) > 1:
+        raise SpecError(f"bisect follows one benchmark. Received: {', '.join(chosen)}. Choose with --only.")
+    return chosen
 
 
 def _shared_names(runs: Sequence[BenchmarkRun]) -> set[str]:
@@ -377,31 +401,26 @@ def plugin_file() -> Path:
 
 
 def _read_figures(path: Path) -> dict[str, float]:
-    """Read the figures that a command wrote: a flat JSON object of positive numbers."""
-    try:
-        values: Any = atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES))
-        not_numbers = [name for name, value in values.items() if isinstance(value, bool) or not isinstance(value, int | float)]
-        if not_numbers:
-            raise TypeError(f"{not_numbers[0]} is no number")
-        figures = {str(name): float(value) for name, value in values.items()}
-        bad = [name for name, value in figures.items() if not (math.isfinite(value) and value > 0)]
-    except (ValueError, AttributeError, TypeError, OverflowError, OSError) as error:
-        raise SpecError(
-            f"The file of {JSON_WORD} must hold an object of numbers ({wording.shortened(str(error), 80)}). Received: "
-            f'{_beginning(path)!r}. Write e.g. {{"seconds": 1.5}}.'
-        ) from None
-    if bad or not figures:
-        received = f"{bad[0]} = {figures[bad[0]]}" if bad else "none"
-        raise SpecError(f"Figures of {JSON_WORD} are compared as ratios, so they must be above 0. Received: {received}.")
-    return figures
+    """Read the figures that a command wrote: a flat JSON object of numbers above 0, because ratios are compared.
 
-
-def _beginning(path: Path) -> str:
-    """Return the first characters of a file, for a message."""
-    if not path.is_file():  # a pipe would have no end
-        return path.name
+    Raises:
+        _FailedError: it wrote something else.
+    """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return wording.shortened(file.read(200), 80)
-    except OSError:
-        return path.name
+        values = wrong = atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES))
+        if isinstance(values, dict) and values:
+            wrong = {
+                name: value
+                for name, value in values.items()
+                if type(value) not in (int, float) or not 0 < value <= sys.float_info.max
+            }
+            if not wrong:
+                return {name: float(value) for name, value in values.items()}
+        problem = f"holds {wording.shortened(json.dumps(wrong), 80)}"
+    except ValueError as error:
+        problem = f"is no JSON ({error})"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    raise _FailedError(
+        f'the file of {JSON_WORD} {problem}, and must hold an object of numbers above 0, such as {{"seconds": 1.5}}'
+    )

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +21,24 @@ from compare.tools.regression.benchmark_files import PlannedSide
 from compare.tools.regression.revisions import RevisionError
 
 _DESCRIBE = """
-import json, sys
+import importlib.util, json, sys
 paths = sys.path[1:]
 for finder in sys.meta_path:
     # An editable installation of setuptools names the folders of its packages here.
     mapping = getattr(sys.modules.get(getattr(finder, "__module__", "")), "MAPPING", {})
     paths += [str(path).rpartition("/")[0] for path in mapping.values()]
-sys.path.insert(0, sys.argv[1])
+root, user_paths, packages = json.loads(sys.argv[1])
+sys.path.insert(0, root)
 from common.machine import environment
 sys.path.pop(0)
-print(json.dumps({"paths": paths, "environment": environment.describe()}))
+described = environment.describe()
+sys.path += user_paths
+missing = [name for name in packages if importlib.util.find_spec(name.replace("-", "_")) is None]
+print(json.dumps({"paths": paths, "environment": described, "missing": missing}))
 """
 _DESCRIBE_SECONDS = 60.0
+OTHER_PYTHON = "name the environment of your project: add --python .venv/bin/python"
+"""Advice where runs of revisions need another environment."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +62,22 @@ class BenchmarkSide:
         return self.facts.environment.interpreter
 
 
-def from_environment(side: str, python: str, *, answer_seconds: float = _DESCRIBE_SECONDS) -> BenchmarkSide:
+def from_environment(
+    side: str, python: str, packages: Sequence[str] = (), *, answer_seconds: float = _DESCRIBE_SECONDS
+) -> BenchmarkSide:
     """Return this folder's code in an environment.
 
     Args:
         side: id of the side.
         python: its environment, see `contestants.interpreter`.
+        packages: packages that it must have.
         answer_seconds: limit of the interpreter's answer.
     """
     here = Path.cwd()
     answer = revisions.git("rev-parse", "--show-toplevel", at=here)
     root = None if answer.returncode else Path(answer.stdout.strip())
     code = code_version.describe(root) if root else {}
-    environment, _ = _describe(contestants.interpreter(python), answer_seconds)
+    environment, _ = _describe(contestants.interpreter(python), packages, "Install it there.", answer_seconds)
     facts = PlannedSide(
         name=python,
         commit=code.get("commit"),
@@ -86,16 +95,19 @@ class Repository:
 
     Args:
         python: environment of the benchmarks, see `contestants.interpreter`.
+        packages: packages that it must have.
     """
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, packages: Sequence[str] = ()) -> None:
         here = Path.cwd().resolve()
         answer = revisions.git("rev-parse", "--show-toplevel", at=here)
         if answer.returncode:
             raise RevisionError(f"{here} lies in no git repository, so it has no revisions. Go to the folder of your project.")
         self.root = Path(answer.stdout.strip()).resolve()
         self._folder = here.relative_to(self.root)
-        self.environment, paths = _describe(contestants.interpreter(python))
+        self.environment, paths = _describe(
+            contestants.interpreter(python), packages, f"Install it there, or {OTHER_PYTHON}.", _DESCRIBE_SECONDS
+        )
         inside = [Path(path).resolve() for path in paths if path and Path(path).resolve().is_relative_to(self.root)]
         self._paths = [path.relative_to(self.root) for path in inside]
 
@@ -144,9 +156,17 @@ def _hash_changes(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _describe(python: Path, answer_seconds: float = _DESCRIBE_SECONDS) -> tuple[Environment, list[str]]:
-    """Return the environment of an interpreter and the folders that it imports from. It needs no package."""
-    command = [str(python), "-c", _DESCRIBE, str(machine.PROJECT_ROOT)]
+def _describe(python: Path, packages: Sequence[str], advice: str, answer_seconds: float) -> tuple[Environment, list[str]]:
+    """Return the environment of an interpreter and the folders that it imports from.
+
+    Args:
+        python: the interpreter. To be described it needs no package.
+        packages: packages that its runs need.
+        advice: what to do if it has none of them.
+        answer_seconds: limit of its answer.
+    """
+    user_paths = [*map(str, revisions.python_path_at(lambda path: path))]
+    command = [str(python), "-c", _DESCRIBE, json.dumps([str(machine.PROJECT_ROOT), user_paths, packages])]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         answer = subprocess.run(
@@ -158,7 +178,11 @@ def _describe(python: Path, answer_seconds: float = _DESCRIBE_SECONDS) -> tuple[
             f"The interpreter gave no answer in {answer_seconds:g} s. Received: {python}. Name the python of an environment."
         ) from None
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        last = str(getattr(error, "stderr", "")).strip().rpartition("\n")[2]
+        why = error.strerror if isinstance(error, OSError) else last or "it describes no environment"
         raise UnfitError(
-            f"The interpreter cannot be used ({type(error).__name__}). Received: {python}. Name the python of an environment."
+            f"The interpreter cannot be used ({why}). Received: {python}. Name the python of an environment."
         ) from None
+    if described["missing"]:
+        raise UnfitError(f"The interpreter has no {described['missing'][0]}. Received: {python}. {advice}")
     return Environment.model_validate(described["environment"]), described["paths"]

@@ -83,7 +83,7 @@ def command(
     named_folder = out or store.new_folder("bisect")
     folder = named_folder.resolve()
     measured_by = MeasuredBy(most_repeats, sys.argv[1:], named_folder)
-    invocation.interrupt_message = requests.interrupted(folder, has_checkouts=False)
+    invocation.interrupt_message = requests.interrupted(folder, "Finished runs")
     query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments, only)
     if (benchmark_command := requests.own_command(pytest_arguments, command_line)) is not None:
         query = replace(query, metric=benchmark_command.metric)

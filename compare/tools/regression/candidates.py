@@ -19,7 +19,7 @@ from common.machine.machine import Facts
 from common.spec import SpecError
 from compare.cli.errors import LaunchError, NoAnswerError
 from compare.cli.progress import Display
-from compare.cli.wording import listed, shortened
+from compare.cli.wording import shortened
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.judgement.sides import BASE, HEAD
@@ -52,7 +52,7 @@ from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
-from compare.tools.regression.samples import SubjectPair, is_named, is_time, pair_subjects, written_step
+from compare.tools.regression.samples import SubjectPair, is_time, pair_subjects, written_step
 
 SideT = TypeVar("SideT")
 PreparedT = TypeVar("PreparedT")
@@ -302,7 +302,7 @@ def from_command(
         pythons = query.environments
 
         def prepare(place: int) -> BenchmarkSide:
-            return benchmark_sides.from_environment(HEAD, pythons[place])
+            return benchmark_sides.from_environment(HEAD, pythons[place], command.packages)
 
         candidates, sides = prepare_each(_environments(pythons), prepare)
         environments = {place: side.facts.environment for place, side in sides.items()}
@@ -311,7 +311,7 @@ def from_command(
         def ready(place: int) -> Generator[BenchmarkSide]:
             yield sides[place]
     else:
-        repository = benchmark_sides.Repository(python)
+        repository = benchmark_sides.Repository(python, command.packages)
         candidates = _commits(query.good or "", query.bad, repository.root, ())
         environments = {0: repository.environment}
 
@@ -324,7 +324,7 @@ def from_command(
     def open_pairs(base: BenchmarkSide, head: BenchmarkSide, folder: Path) -> Generator[BenchmarkRuns]:
         both = [replace(base, id=BASE), replace(head, id=HEAD)]
         with Workspace.open(folder, benchmark_files.IN_TURN) as workspace:
-            yield BenchmarkRuns(command, both, most_repeats, workspace, progress, only=query.only)
+            yield BenchmarkRuns(command, both, most_repeats, workspace, progress, only=query.only, is_search=True)
 
     return Candidates(
         candidates,
@@ -440,7 +440,11 @@ def search(
         return outcome.model_copy(update={"trials": trials})
 
 
-BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection)
+def _has_runs(folder: Path) -> bool:
+    return any(folder.glob(f"*/{store.RUNS_FOLDER}/*"))
+
+
+BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection, has_started=_has_runs)
 
 
 def _test_folder(folder: Path, candidates: Candidates[Any], earlier: int, later: int) -> Path:
@@ -455,12 +459,8 @@ def _pair(folder: Path, only: str | None) -> SubjectPair | None:
     base, head = sides
     shared = [name for name in base.subjects if name in head.subjects]
     # A row has been chosen before. A benchmark shows only when it has run.
-    chosen = [name for name in shared if base.kind == "comparison" or is_named(name, only)]
-    if not chosen:
-        raise RevisionError(f"--only matches no benchmark of both sides. Received: {only}. Benchmarks: {listed(shared)}.")
-    if len(chosen) > 1:
-        raise SpecError(f"bisect follows one benchmark. Received: {', '.join(chosen)}. Choose with --only.")
-    return pair_subjects(base.subjects[chosen[0]], head.subjects[chosen[0]], paired=True)
+    (chosen,) = benchmark_runs.choose(shared, None if base.kind == "comparison" else only, one=True)
+    return pair_subjects(base.subjects[chosen], head.subjects[chosen], paired=True)
 
 
 def _ratio(folder: Path, query: BisectionQuery) -> Ratio | None:

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import typer
 
 from common.artifacts.schema import RunResult
+from common.errors import UserError
 from common.machine import machine
 from common.machine.interference import Meter
 from common.machine.private_folder import PrivateFolder
@@ -95,7 +96,7 @@ class PairLoop(ABC, Generic[Item, Result]):
         """Say how a run ended, e.g. `failed: exit code 1`. None: it ended well."""
 
     def advice(self, result: Result) -> str:
-        """Say what to do about a run that failed, if the code of its side is not at fault. Else empty."""
+        """Say what to do about a run that failed, if the other side did not. Empty: the usual."""
         return ""
 
     @abstractmethod
@@ -117,6 +118,11 @@ class PairLoop(ABC, Generic[Item, Result]):
         """Return the stored runs of both sides, if both ended well. Else empty."""
         runs = [result for item in pair if (result := self.stored(item, repeat)) is not None]
         return runs if len(runs) == len(pair) else []
+
+    def stored_words(self) -> str:
+        """Return how many pairs are stored: `2 of 6 pairs`."""
+        stored = sum(bool(self.runs(pair, repeat)) for pair in self.pairs for repeat in range(self.repeats))
+        return f"{stored} of {len(self.pairs) * self.repeats} pairs"
 
     def make(
         self,
@@ -262,16 +268,27 @@ class PairLoop(ABC, Generic[Item, Result]):
                         raise RevisionError(str(error)) from None
                     if (failure := self.failure(result)) is None:
                         continue
-                    advice = self.advice(result)
+                    words = f"{self.name(pair)} did not end well"
                     if side == BASE:
-                        words = f"{self.name(pair)} did not end well at {self.base_name} ({failure})"
-                        if advice:
-                            raise RevisionError(f"{words}. {advice}")
-                        raise RevisionError(f"{words}, so there is nothing to compare with. {self.other_base}")
+                        advice = self._both_fail(pair, failure, temporary.path) or self.advice(result) or self.other_base
+                        raise RevisionError(f"{words} at {self.base_name} ({failure}). {advice}")
                     if strict:
-                        raise RevisionError(f"{self.name(pair)} did not end well ({failure}).")
-                    words = f"{self.name(pair)} did not end well in the warm-up of the head ({failure})."
-                    raise LaunchError(f"{words} It did at {self.base_name}. {advice or self.repair_head}")
+                        raise RevisionError(f"{words} ({failure}).")
+                    words = f"{words} in the warm-up of the head ({failure}). It did at {self.base_name}."
+                    raise LaunchError(f"{words} {self.advice(result) or self.repair_head}")
+
+    def _both_fail(self, pair: Pair[Item], failure: str, folder: Path) -> str:
+        """Say that the head fails as its base does, so that another base does not help. Empty: it does not fail."""
+        self.progress.stage(f"{self.head_name or self.name(pair)}, {HEAD}: does it fail, too?")
+        try:
+            other = self.failure(self.execute(pair.head, 0, folder))
+        except UserError as error:
+            other = error.problem
+        if other is None:
+            return ""
+        reason = "" if other.partition(";")[0] == failure.partition(";")[0] else f" ({other})"
+        return f"The head fails, too{reason}. {self.mend_both}"
 
     other_base = "Choose another base, or rows that it can do with --only."
     repair_head = "Repair it, or choose other rows with --only."
+    mend_both = "Mend the settings or the environment, or choose other rows with --only."

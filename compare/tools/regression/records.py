@@ -207,11 +207,6 @@ class Judgement(Frozen):
         return self.threshold if change.limit is None else change.limit
 
     @property
-    def is_too_short(self) -> bool:
-        """Whether one command was to measure fewer pairs than a verdict needs."""
-        return 0 < self.planned_pairs < VERDICT_PAIRS
-
-    @property
     def is_disturbed(self) -> bool:
         """Whether there is no verdict because other work disturbed so many of the planned pairs."""
         left = self.pairs - self.disturbed_pairs
@@ -222,11 +217,11 @@ class Judgement(Frozen):
     def is_unfinished(self) -> bool:
         """Whether there is no verdict because the measurement was interrupted before it had enough pairs."""
         has_given_up = self.disturbed_pairs >= WASTED_PAIRS
-        return self._lacks_pairs and 0 < self.pairs < VERDICT_PAIRS and not has_given_up
+        return self._lacks_pairs and 0 < self.pairs < min(self.planned_pairs, VERDICT_PAIRS) and not has_given_up
 
     @property
     def _lacks_pairs(self) -> bool:
-        return not self.is_too_short and not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
+        return not {"too few to tell", "not judged"}.isdisjoint(self.verdicts)
 
     @property
     def exit_code(self) -> int:

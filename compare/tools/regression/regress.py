@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from compare.cli import commands, wording
 from compare.cli.commands import Invocation, Outcome
 from compare.cli.errors import FolderError
+from compare.cli.interrupt import Interrupted
 from compare.cli.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.cli.option_types import Parsed, Percent
 from compare.comparison import run_options
@@ -22,6 +23,7 @@ from compare.reporting import document
 from compare.results import store
 from compare.results.workspace import Workspace
 from compare.running import options
+from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression import (
     benchmark_files,
     benchmark_sides,
@@ -34,6 +36,7 @@ from compare.tools.regression import (
 )
 from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.measured import Measurement
+from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
 from compare.tools.regression.regress_screen import MeasuredBy
@@ -99,7 +102,7 @@ def command(
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help=f"{options.REPEATS} On each side. Verdicts need 5. Default: {PAIRS}, or as the spec says."),
+        typer.Option(min=VERDICT_PAIRS, help=f"{options.REPEATS} On each side. Default: {PAIRS}, or as the spec says."),
     ] = None,
     pytest_arguments: Annotated[str | None, typer.Option("--pytest", metavar="ARGS", help=requests.PYTEST)] = None,
     command_line: Annotated[str | None, typer.Option("--command", metavar="CMD", help=requests.COMMAND)] = None,
@@ -130,17 +133,20 @@ def command(
         named_folder = out or store.new_folder("regress")
         folder = named_folder.resolve()
         num_new_pairs = repeats or PAIRS
-        invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
+        invocation.interrupt_message = requests.interrupted(folder)
         with Workspace.open(folder, benchmark_files.SETTLED) as benchmark_workspace, ExitStack() as checkouts:
             if environments is not None:
                 named = zip((BASE, HEAD), environments, strict=True)
-                both = [benchmark_sides.from_environment(side, name) for side, name in named]
+                packages = benchmark_command.packages
+                both = [benchmark_sides.from_environment(side, name, packages) for side, name in named]
             else:
-                repository = benchmark_sides.Repository(python or sys.executable)
+                repository = benchmark_sides.Repository(python or sys.executable, benchmark_command.packages)
                 repository.refuse_changes()
                 sides = ((BASE, revision or ""), (HEAD, "HEAD"))
                 both = [checkouts.enter_context(repository.checked_out(side, name)) for side, name in sides]
-            BenchmarkRuns(benchmark_command, both, num_new_pairs, benchmark_workspace, invocation.progress).complete()
+            runs = BenchmarkRuns(benchmark_command, both, num_new_pairs, benchmark_workspace, invocation.progress, only=only)
+            with _saying_what_stays(invocation, runs, has_checkouts=revision is not None):
+                runs.complete()
         judgement = judge_stored(folder, None, criteria)
     else:
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
@@ -150,7 +156,7 @@ def command(
         num_new_pairs = settings.repeats
         twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
         request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
-        invocation.interrupt_message = requests.interrupted(folder, has_checkouts=revision is not None)
+        invocation.interrupt_message = requests.interrupted(folder)
         progress = invocation.progress
         with Workspace.open(folder, pairs.MEASUREMENT) as workspace:
             progress.stage(requests.PREPARING)
@@ -160,12 +166,24 @@ def command(
                 base_name, with_bases = revision or "", revisions.against(revision or "", request)
             with with_bases as paired_request:
                 paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
-                paired_runs.complete(criteria.judged)
+                with _saying_what_stays(invocation, paired_runs, has_checkouts=revision is not None):
+                    paired_runs.complete(criteria.judged)
         judgement = judge_stored(folder, None, criteria)
     measured_by = MeasuredBy(num_new_pairs, sys.argv[1:], named_folder) if named_folder is not None else None
     report = regress_report.report(judgement, measured_by)
 
     return Outcome(report, folder, functools.partial(report.append_to, markdown))
+
+
+@contextmanager
+def _saying_what_stays(invocation: Invocation, runs: PairLoop[Any, Any], *, has_checkouts: bool) -> Generator[None]:
+    """Let the last line of a measurement that is interrupted say how many pairs stay."""
+    try:
+        yield
+    except Interrupted:
+        removed = "The other checkout is removed. " if has_checkouts else ""
+        invocation.interrupt_message = requests.interrupted(runs.folder, f"{removed}{runs.stored_words()}")
+        raise
 
 
 def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> Judgement:

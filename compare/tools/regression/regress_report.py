@@ -106,10 +106,15 @@ def _undecided_reasons(judgement: Judgement, thresholds: str = "", needed: str =
     causes = (
         (judgement.num_not_ruled_out, f"may be worse by more than the threshold{thresholds}"),
         (few, f"have too few {_samples(judgement)}{needed}"),
-        (judgement.verdicts.count("not judged"), f"have {reliable}{needed if judgement.is_too_short else ''}"),
+        (judgement.verdicts.count("not judged"), f"have {reliable}"),
         (judgement.verdicts.count("cannot tell"), "cannot be judged"),
     )
-    reasons = [f"{number} of {len(judgement.verdicts)} figures {what}" for number, what in causes if number]
+    total = len(judgement.verdicts)
+    reasons = [
+        f"{f'{number} of {total} figures' if total > 1 else 'the figure'} {what if number > 1 else what.replace('have', 'has')}"
+        for number, what in causes
+        if number
+    ]
     reasons += ["nothing was measured on both sides"] * (not judgement.changes)
     if missing := len(judgement.missing):
         what = "benchmark" if judgement.kind == "benchmarks" else "row"
@@ -145,9 +150,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         folder = judgement.baseline.source.removesuffix(f"@{BASE}")
         same_command = f"The same command with {shell(['--out', folder])}" if judgement.in_turn else "The same command"
         undecided.append(
-            f"A verdict needs {VERDICT_PAIRS} pairs: --repeats {VERDICT_PAIRS} in a new folder, on an idle machine."
-            if judgement.is_too_short
-            else f"{same_command} makes the disturbed pairs again, on an idle machine.{longer}"
+            f"{same_command} makes the disturbed pairs again, on an idle machine.{longer}"
             if judgement.paired
             else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
         )

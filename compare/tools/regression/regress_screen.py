@@ -120,7 +120,8 @@ def screen(
         visible = lines[: 1 + max(spare, 0)]
         spare -= max(len(visible) - 1, 0)
         hidden = len(lines) - len(visible) + (others if label == "Trouble" and serious else 0)
-        ends = [*[""] * (len(visible) - 1), f"; {hidden} more" if hidden else ""]
+        more = f"{count(hidden, 'more line')}: {FULL}" if label == "Unsure" else f"{hidden} more"
+        ends = [*[""] * (len(visible) - 1), f"; {more}" if hidden else ""]
         answers.append(Paragraph(label, [line.within(_WIDTH, end) for line, end in zip(visible, ends, strict=False)], tone))
     return Screen(
         subject=question,
@@ -292,7 +293,7 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
     lacks_pairs = any(
         change.verdict == "not judged" or (is_time(change.metric) and change.change.n < measured_by.repeats) for change in few
     )
-    if lacks_pairs and not judgement.is_too_short:
+    if lacks_pairs:
         return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]

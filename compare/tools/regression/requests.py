@@ -17,6 +17,7 @@ from compare.running.comparison_settings import ComparisonSettings
 from compare.running.contestants import Contestant
 from compare.running.matrix import Row
 from compare.running.twins import Twins
+from compare.statistics.statistics import VERDICT_PAIRS
 from compare.tools.regression.benchmark_command import BenchmarkCommand
 
 PREPARING = "asking the frameworks and reading the data"
@@ -49,6 +50,11 @@ def build_settings(
         fields = {**fields, "epochs": _EPOCHS}
     settings = run_settings.settings(preset, spec_file, fields, assignments or [])
     settings = run_settings.with_matrix(settings, modes, "serial", repeats, usual_repeats)
+    if settings.repeats < VERDICT_PAIRS:
+        raise SpecError(
+            f"repeats is too small: a verdict needs {VERDICT_PAIRS} pairs. Received: {settings.repeats}. Add --repeats "
+            f"{usual_repeats}."
+        )
     first = settings.values.get("seed") or 0
     return comparison_plan.with_seeds(settings, tuple(range(first, first + settings.repeats)), settings.repeats)
 
@@ -63,11 +69,10 @@ def own_command(pytest_arguments: str | None, command_line: str | None) -> Bench
     return command
 
 
-def interrupted(folder: Path, *, has_checkouts: bool) -> str:
-    """Return the last line of a measurement that is interrupted."""
-    removed = "The other checkout is removed. " if has_checkouts else ""
-    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-    return f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+def interrupted(folder: Path, what: str = "") -> str:
+    """Return the last line of a measurement that is interrupted. `what` stays in its folder."""
+    stays = f"{what} are in {folder}. " if what else ""
+    return f"Interrupted. {stays}The same command with {wording.shell(['--out', str(folder)])} continues."
 
 
 def build_request(

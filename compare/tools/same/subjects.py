@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from common.errors import UserError
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.cli import exits, wording
+from compare.cli.option_parsing import split_command
 from compare.running.launch import describe_exit, run_into_files
 from compare.tools.same import curves
 from compare.tools.same.curves import Curve, LossesError
@@ -24,8 +24,6 @@ LOSSES_WORD = "{losses}"
 _LOSSES, _OUTPUT, _ERRORS = "losses", "output.txt", "errors.txt"
 SEED_VARIABLE, COUNT_VARIABLE = "CONVTWINS_ULP", "CONVTWINS_ULP_COUNT"
 """Environment variables that `nudge` of `convtwins/ulp.py` reads."""
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_SHELL_WORDS = {"&&", "||", "|", ";", ">", ">>", "<", "&", "2>&1"}
 _FILE_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".log"}
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "horovodrun"}
 """Programs whose option `-n` or `-np` is a number of processes."""
@@ -166,21 +164,14 @@ def subject(letter: str, text: str, written: Path | None = None) -> Subject:
     is_data = path.suffix in _FILE_SUFFIXES or "tfevents" in path.name  # whatever its mode: some file systems set every x bit
     if text and _exists(path) and (is_data or not (path.is_file() and os.access(path, os.X_OK))):
         return Subject(letter, text)
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise SpecError(f"{letter} cannot be read as a command ({error}). Received: {text}. Close the quotes.") from None
+    words = split_command(letter, text)
     if not words:
         raise SpecError(f"{letter} is a command or a file of losses. Received: nothing. Use e.g. 'python train.py'.")
     if written is not None and any(LOSSES_WORD in word for word in words):
         raise SpecError(f"--losses and {LOSSES_WORD} both say where {letter} writes. Received: {text}. Leave --losses out.")
-    if shell := [word for word in words if word in _SHELL_WORDS]:
-        raise SpecError(f"{letter} has {shell[0]}, but no shell reads it. Received: {text}. Use sh -c '...'.")
     if shutil.which(words[0]) is None:
         if len(words) == 1 and is_data:
             raise SpecError(f"{letter} names a file that is not there. Received: {text}. Name a file of losses.")
-        if _ASSIGNMENT.match(words[0]):
-            raise SpecError(f"{letter} sets a variable, but no shell reads it. Received: {text}. Use 'env {text.strip()}'.")
         raise SpecError(
             f"{letter} is neither a file nor a command that can be started. Received: {text}. Name a program that is there."
         )

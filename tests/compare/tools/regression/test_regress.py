@@ -669,7 +669,7 @@ def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None
         (["--threshold", "much"], "--threshold must be a percentage or a fraction"),
         (["--metric", "speed"], "--metric names something unknown"),
         (["--interleaved", "HEAD"], "--interleaved measures both sides itself"),
-        (["--repeats", 3], "--repeats goes with --interleaved REV or --environments A B"),
+        (["--repeats", 6], "--repeats goes with --interleaved REV or --environments A B"),
     ],
 )
 def test_an_option_that_is_refused_is_a_reason_in_the_markdown_too(tmp_path: Path, words: list[object], reason: str) -> None:
@@ -701,7 +701,7 @@ def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path, snapshot:
     gone = convtwins("regress", tmp_path / "before", tmp_path / "now")
     assert "1 benchmark of the base was not measured again" in gone.stdout
     nothing = convtwins("regress", *(tmp_path / "failed" / name for name in ("before", "now")))
-    assert "1 of 1 figures" in nothing.stdout and "Nothing was measured on both sides" in nothing.stdout
+    assert "The figure cannot be judged" in nothing.stdout and "Nothing was measured on both sides" in nothing.stdout
 
 
 def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: Path) -> None:
