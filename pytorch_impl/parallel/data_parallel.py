@@ -6,9 +6,9 @@ import copy
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class DataParallel(Trainer):
         if self._device.type == "cuda":
             self.devices = [f"cuda:{index}" for index in range(replicas)]
             self._model = self._new_model(None)
+            self._replicas = [self._model]
             # Twin: nn.DataParallel gives the last device the remainder. Of 10 examples on 4 devices it makes 3, 3, 3, 1, and
             # `shard` 3, 3, 2, 2. Sums over examples are the same. BatchNorm statistics are per device here, so they differ.
             self._data_parallel_model = torch.nn.DataParallel(self._model, device_ids=list(range(replicas)))
@@ -46,11 +47,14 @@ class DataParallel(Trainer):
             self._model = self._new_model(self._threads if self._synchronises else None)
             self._replicas = [self._model, *(self._replica() for _ in range(1, replicas))]
         settings = self._spec.communication
-        self._compressors: list[Compressor] = []
         if settings.compression != "none":
             self._compressors = [Compressor(settings, self._model, self._architecture) for _ in range(replicas)]
             self.implementation += f", gradients as {settings.compression}"
         self._optimizer = self._new_optimizer(self._model)
+
+    @property
+    def _trained_models(self) -> list[torch.nn.Module]:
+        return self._replicas
 
     def _replica(self) -> torch.nn.Module:
         """Copy the model with its own gradients and statistics. It shares the weights, so nothing is sent back."""
@@ -102,20 +106,11 @@ class DataParallel(Trainer):
     def _recorders(self) -> Iterator[list[DecisionRecorder]]:
         threads, recorders = self._threads, [DecisionRecorder() for _ in self._replicas]
         assert threads is not None, "nn.DataParallel needs a GPU"
-        run_threads = threads.run
-
-        def run_recorded(work: Callable[[int], Any]) -> list[Any]:
-            def recorded_work(rank: int) -> Any:
-                with recorders[rank]:  # a recorder sees its own thread alone
-                    return work(rank)
-
-            return run_threads(recorded_work)
-
-        threads.run = run_recorded
+        threads.recorders = recorders
         try:
             yield recorders
         finally:
-            del threads.run
+            threads.recorders = None
 
     def broadcast_statistics(self) -> None:
         if self._threads is None:
@@ -194,6 +189,7 @@ class _Threads:
         self._barrier = threading.Barrier(replicas)
         self._parts: list[torch.Tensor | None] = [None] * replicas
         self._thread_local = threading.local()
+        self.recorders: Sequence[DecisionRecorder] | None = None
         self._pool = ThreadPoolExecutor(
             replicas, "replica", initializer=torch.set_num_threads, initargs=(max(torch.get_num_threads(), 1),)
         )
@@ -204,7 +200,8 @@ class _Threads:
         def run_rank(rank: int) -> Any:
             self._thread_local.rank = rank
             try:
-                return work(rank)
+                with self.recorders[rank] if self.recorders else nullcontext():  # a recorder sees its own thread alone
+                    return work(rank)
             except threading.BrokenBarrierError:
                 raise
             except BaseException:

@@ -24,6 +24,10 @@ class ModelAveraging(AveragingTrainer, Trainer):
         self._model = self._new_model(None)
         self._optimizer = self._new_optimizer(self._local_model)
 
+    @property
+    def _trained_models(self) -> list[torch.nn.Module]:
+        return [self._local_model]
+
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         num_local = len(labels)
         local_update = update._replace(num_examples=num_local)
@@ -42,7 +46,8 @@ class ModelAveraging(AveragingTrainer, Trainer):
         vectors.assign(_values(self._model), values)
 
     def _score_local(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        return evaluate.score(self._local_model, self._tensor(images), self._tensor(labels), self._objective)
+        with self._compiled(None):
+            return evaluate.score(self._local_model, self._tensor(images), self._tensor(labels), self._objective)
 
 
 def _values(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -27,6 +27,7 @@ class MultiProcess(Trainer):
         self._model = self._new_model(self._shards if self._synchronises else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
+        self._compressors = [self._compressor]
         self._wrapped: collectives.RecordedDistributedDataParallel | None = None
         if settings.compression == "none":
             self._wrapped = collectives.RecordedDistributedDataParallel(

@@ -25,6 +25,7 @@ class ParameterServer(ServerTrainer, Trainer):
         self._join_server()
         self._model = self._new_model(_WorkerGroup(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
+        self._compressors = [self._compressor]
         parameters = list(self._model.parameters())
         self._parameters = {
             name: parameters[place] for name, place in weights.positions(self._model, self._architecture).items()

@@ -62,6 +62,8 @@ class Trainer(trainer.BaseTrainer):
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
         self._model: torch.nn.Module
+        # Twin: each replica has an object of its own. TensorFlow's share one, whose variables have a value for each.
+        self._compressors: list[Compressor] = []
         self._optimizer: optim.TwinOptimizer
         self._build()
         self.load_weights(initial)
@@ -142,7 +144,8 @@ class Trainer(trainer.BaseTrainer):
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
     def record_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any, list[npt.NDArray[Any]]]:
-        # A compiled graph calls no functions, and a user's own builder may call any. On a GPU nobody has tried it.
+        # A compiled graph calls no functions, and a user's own builder may call any. On a GPU, nn.DataParallel calls them in
+        # threads that a recorder does not see, and no run has recorded other modes there.
         user_built = user_code.builder(self._architecture.name, "pytorch")
         if self._switches["graph"] != "eager" or self._device.type == "cuda" or user_built:
             return (*self.train_step(batch, num_examples, learning_rate), [])
@@ -153,7 +156,7 @@ class Trainer(trainer.BaseTrainer):
         return (*outcome, self._of_all_stages([np.concatenate(arrays) for arrays in zip(*by_replica, strict=True)]))
 
     def error_feedback(self) -> list[npt.NDArray[Any]]:
-        residuals_by_replica = (compressor.residuals for compressor in self._compressors_of_replicas)
+        residuals_by_replica = (compressor.residuals for compressor in self._compressors)
         return [
             np.stack([residuals.cpu().numpy() for residuals in replicas])
             for replicas in zip(*residuals_by_replica, strict=True)
@@ -162,11 +165,9 @@ class Trainer(trainer.BaseTrainer):
     # Methods that modes are built from.
 
     @property
-    def _compressors_of_replicas(self) -> list[Compressor]:
-        """Compressors of this process's replicas."""
-        # Twin: each replica has an object of its own. TensorFlow's share one, whose variables have a value for each.
-        items = (item for value in vars(self).values() for item in (value if isinstance(value, list) else [value]))
-        return [item for item in items if isinstance(item, Compressor)]
+    def _trained_models(self) -> list[torch.nn.Module]:
+        """The models that this process trains. Each has BatchNorm's statistics of its own."""
+        return [self._model]
 
     @contextmanager
     def _recorders(self) -> Iterator[list[decisions.DecisionRecorder]]:
@@ -192,8 +193,8 @@ class Trainer(trainer.BaseTrainer):
         return optim.build(self._spec.optimizer, list(model.parameters()), self._switches)
 
     def _to_device_and_format(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Move the model to its device, in the spec's memory format."""
-        return models.to_device(model, self._device, self._switches["memory_format"])
+        """Move the model to its device, in the spec's memory format. It is in training mode, whatever its builder has set."""
+        return models.to_device(model, self._device, self._switches["memory_format"]).train()
 
     def _loss_scale(self) -> float | None:
         return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
@@ -235,22 +236,22 @@ class Trainer(trainer.BaseTrainer):
         """Undo the changes of blank batches: BatchNorm's statistics, residuals of compression, random states."""
         # Twin: a graph holds the update too, and its variables get their values back. Here the optimizer rests meanwhile: its
         # kernels know no batch size, and the first step has run them.
-        items = [item for value in vars(self).values() for item in (value if isinstance(value, list) else [value])]
-        buffers = [buffer for model in items if isinstance(model, torch.nn.Module) for buffer in model.buffers()]
-        compressors = self._compressors_of_replicas
+        buffers = [buffer for model in self._trained_models for buffer in model.buffers()]
         statistics = [buffer.clone() for buffer in buffers]
-        residuals = [compressor._residuals and list(compressor._residuals) for compressor in compressors]
-        optimizer = vars(self).get("_optimizer")
+        residuals = [list(compressor.residuals) for compressor in self._compressors]
+        optimizer = vars(self).get("_optimizer")  # none where a server updates
         if optimizer is not None:
             self._optimizer = _RestingOptimizer(optimizer)
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            yield
-        if optimizer is not None:
-            self._optimizer = optimizer
-        for buffer, values in zip(buffers, statistics, strict=True):
-            buffer.copy_(values)
-        for compressor, values in zip(compressors, residuals, strict=True):
-            compressor._residuals = values
+        try:
+            with torch.random.fork_rng(range(torch.cuda.device_count())):
+                yield
+        finally:
+            if optimizer is not None:
+                self._optimizer = optimizer
+            for buffer, values in zip(buffers, statistics, strict=True):
+                buffer.copy_(values)
+            for compressor, values in zip(self._compressors, residuals, strict=True):
+                compressor.residuals[:] = values  # in the compressor's own list
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
         parts = [part for parameter in self._model.parameters() for part, _ in shards.parts(parameter)]
