@@ -11,7 +11,10 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from common.machine import flight
+from common.spec import Communication
+from pytorch_impl import private_api
 
+_DEFAULT_BUCKET_MIB: float = Communication.model_fields["bucket_mib"].default
 _DTYPES = {getattr(torch, name): name for name in flight.DTYPES if name}
 
 
@@ -138,8 +141,10 @@ class RecordedDistributedDataParallel(DistributedDataParallel):
 
     def __init__(self, model: torch.nn.Module, group: Any, bucket_mib: float) -> None:
         number = channel(group).begin("set_up")
+        # Only without a size is DDP's first bucket small, so that the exchange begins early.
+        cap_mib = None if bucket_mib == _DEFAULT_BUCKET_MIB else bucket_mib
         super().__init__(
-            model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False, gradient_as_bucket_view=True
+            model, process_group=group, bucket_cap_mb=cap_mib, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
         flight.end(number)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -150,7 +155,7 @@ class RecordedDistributedDataParallel(DistributedDataParallel):
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Return the model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
         outputs = super().forward(*inputs, **options)
-        if self.require_backward_grad_sync:
+        if private_api.sends_gradients(self):
             self._pending_numbers.append(channel(self.process_group).begin(*self._exchange))
         return outputs
 

@@ -19,6 +19,7 @@ from common.matching.recording import LayerRecorder
 from common.matching.records import Array, Layer, ModelReport, OpenRequest
 from common.models import user_code
 from common.spec import SpecError
+from pytorch_impl import private_api
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
     "conv": ("Conv2d",),
@@ -405,8 +406,7 @@ def _describe(layer: nn.Module) -> tuple[str, dict[str, Any]]:
 def _function_settings(name: str, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     kind = next(kind for kind, names in SUPPORTED.items() if name in names)
     try:
-        implementation = getattr(functional, f"_{name}", func)  # of a function that chooses between two
-        bound = inspect.signature(implementation).bind(*args, **kwargs)
+        bound = inspect.signature(private_api.with_signature(name, func)).bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {key: value for key, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
     except (TypeError, ValueError):  # a builtin has no signature

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from torch._C._profiler import _ExperimentalConfig
+from torch.nn import functional
 
 
 def compilation_count() -> int:
@@ -24,3 +25,19 @@ def fsdp_collectives() -> tuple[type[Any], type[Any]]:
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives  # here: importing it brings SymPy
 
     return _fsdp_collectives.DefaultAllGather, _fsdp_collectives.DefaultReduceScatter
+
+
+def sends_gradients(model: Any) -> bool:
+    """Return whether the next backward pass of a DistributedDataParallel exchanges gradients. In `no_sync` it does not."""
+    return model.require_backward_grad_sync
+
+
+def bucket_bytes(model: Any) -> list[int]:
+    """Return the bytes of each bucket of a DistributedDataParallel, cut in its first step and known from its third."""
+    sizes = model._get_ddp_logging_data()
+    return [int(size) for size in (sizes.get("rebuilt_bucket_sizes") or sizes["bucket_sizes"]).split(",")]
+
+
+def with_signature(name: str, function: Any) -> Any:
+    """Return the function that has the signature of one of `torch.nn.functional`. Some choose between two, and have none."""
+    return getattr(functional, f"_{name}", function)

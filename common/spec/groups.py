@@ -106,7 +106,8 @@ class Communication(Finite):
 
     bucket_mib: float = Field(25.0, gt=0, le=2**20)
     """Gradients are sent in buckets of this size, each as soon as it is full. Compressed ones, and those for a server, are sent
-    after the backward pass. PyTorch's threads of one process share memory, and cut only compressed gradients."""
+    after the backward pass. PyTorch's threads of one process share memory, and cut only compressed gradients. With the default,
+    the first bucket of PyTorch's DistributedDataParallel has 1 MiB, as that is its own default."""
     compression: Literal["none", "float16", "int8", "top_k"] = "none"
     """Encoding of gradients: unchanged, in half the width, as a byte each with a scale per bucket, or only the largest."""
     top_k: float = Field(0.01, gt=0, le=1)

@@ -11,7 +11,7 @@ from torch import distributed
 from common.data.sources import DatasetSplit
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
-from pytorch_impl import collectives, device, train
+from pytorch_impl import collectives, device, private_api, train
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel import group
 from pytorch_impl.parallel.trainer import Trainer
@@ -71,12 +71,14 @@ class MultiProcess(Trainer):
             if self._wrapped is None:
                 self._compressor.exchange(gradients)
                 return
-            # As many bytes as DDP sends, in buckets of its size. DDP fills its own in the order in which gradients are ready.
+            # As many bytes as DDP sends, in buckets of the same sizes.
             work = [collectives.start_all_reduce(bucket) for bucket in buckets]
             for pending in work:
                 pending.wait()
 
-        buckets = [torch.zeros(count, dtype=device.dtype(self._spec), device=self._device) for count in self._compressor.counts]
+        dtype = device.dtype(self._spec)
+        sizes = private_api.bucket_bytes(self._wrapped) if self._wrapped else []
+        buckets = [torch.zeros(size // dtype.itemsize, dtype=dtype, device=self._device) for size in sizes]
         return ComputeAndExchange(compute, exchange)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:

@@ -45,7 +45,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{
         ("private_api.py", name): "Each framework lacks public names of its own."
         for name in (
-            *("profiler_of_all_threads", "fsdp_collectives"),
+            *("profiler_of_all_threads", "fsdp_collectives", "sends_gradients", "bucket_bytes", "with_signature"),
             *("set_heartbeat_timeout", "resource_dtype", "leave_gradients_unsummed", "free", "sublayers", "all_layers"),
             *("records_all_calls", "reset_name_counts", "new_name_counts"),
         )

@@ -2,12 +2,14 @@
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common.spec import Communication
 from tests.twins.adapters import Twin
 
 
@@ -34,6 +36,53 @@ def profiler_of_all_threads(private: Any, twin: Twin) -> None:
 def fsdp_collectives(private: Any, twin: Twin) -> None:
     parameters = [list(inspect.signature(kind.__call__).parameters)[1:4] for kind in private.fsdp_collectives()]
     assert parameters == [["output_tensor", "input_tensor", "group"]] * 2
+
+
+@contextmanager
+def only_rank() -> Generator[None]:
+    """A process group of this process alone."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def sends_gradients(private: Any, twin: Twin) -> None:
+    import torch
+
+    with only_rank():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        assert private.sends_gradients(model)
+        with model.no_sync():
+            assert not private.sends_gradients(model)
+        assert private.sends_gradients(model)
+
+
+def bucket_bytes(private: Any, twin: Twin) -> None:
+    """With the spec's default, the first bucket is as small as DDP makes it by itself."""
+    import torch
+
+    with only_rank():
+        for bucket_mib, expected_mib in ((Communication().bucket_mib, [1, 3]), (24.0, [4]), (2.0, [2, 2])):
+            model = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(4)])  # of 1 MiB each
+            wrapped = twin.collectives.RecordedDistributedDataParallel(model, torch.distributed.group.WORLD, bucket_mib)
+            assert sum(private.bucket_bytes(wrapped)) == 4 * 2**20
+            for _ in range(4):
+                wrapped(torch.ones(1, 512)).sum().backward()
+                wrapped.finish_exchange([])
+            assert private.bucket_bytes(wrapped) == [size * 2**20 for size in expected_mib]
+
+
+def with_signature(private: Any, twin: Twin) -> None:
+    from torch.nn import functional
+
+    for name in ("max_pool2d", "relu"):
+        parameters = inspect.signature(private.with_signature(name, getattr(functional, name))).parameters
+        assert ({"kernel_size", "stride", "padding"} <= parameters.keys()) == (name == "max_pool2d")
+        assert "input" in parameters
 
 
 def compilation_count_of_tensorflow(private: Any, twin: Twin) -> None:
@@ -123,6 +172,9 @@ USES: dict[str, dict[str, Callable[[Any, Twin], None]]] = {
         "compilation_count": compilation_count_of_torch,
         "profiler_of_all_threads": profiler_of_all_threads,
         "fsdp_collectives": fsdp_collectives,
+        "sends_gradients": sends_gradients,
+        "bucket_bytes": bucket_bytes,
+        "with_signature": with_signature,
     },
     "tensorflow": {
         "compilation_count": compilation_count_of_tensorflow,
