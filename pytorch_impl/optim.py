@@ -44,15 +44,17 @@ class SGD:
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        gradients = _for_kernel(self._kernel, gradients, self._variables)
+        gradients, weight_decay = _for_kernel(self._kernel, gradients, self._variables), self._settings.weight_decay
         if not self._settings.momentum:  # torch keeps no buffer then
             self._keep(gradients)
+            if weight_decay:  # what is kept has it already
+                gradients, weight_decay = self._buffers, 0.0
         # Twin: torch's own optimizer has this rule.
         sgd(
             self._variables,
             gradients,
             list(self._buffers),
-            weight_decay=self._settings.weight_decay,
+            weight_decay=weight_decay,
             momentum=self._settings.momentum,
             lr=learning_rate,
             dampening=0.0,
@@ -204,7 +206,8 @@ class LossScaled:
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         """Update every variable once, or skip the step; `step` counts from 1."""
-        if not torch.nn.utils.get_total_norm(gradients).isfinite():
+        # The largest magnitude: a sum of squares may overflow where all gradients are finite.
+        if not torch.nn.utils.get_total_norm(gradients, torch.inf).isfinite():
             self._scale = max(self._scale / 2, 1.0)
             self._applied_in_a_row = 0
             self._skipped += 1
