@@ -96,9 +96,10 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
     has_compiler = on_cuda or shutil.which(os.environ.get("CXX", "g++")) is not None
     elsewhere = {} if has_compiler else dict.fromkeys(graphs, "a C++ compiler")
     cuda_graphs = "compile_cuda_graphs"
-    # In the other modes a model sends within its backward pass, is a part of a model, or runs in threads.
+    # In the other modes a model is a part of one, sends within its own passes, or runs in threads. torch can also compile
+    # DistributedDataParallel, but here that is not supported.
     # A graph is of one batch size, and replicas that own their images have several.
-    only = {"mode": ["serial", "parameter_server"], "dask.order": ["global", "chunks"]}
+    only = {"mode": ["serial", "parameter_server", "model_averaging"], "dask.order": ["global", "chunks"]}
     return {
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",

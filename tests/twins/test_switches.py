@@ -52,6 +52,13 @@ def test_graphs_of_one_batch_size_are_refused_where_replicas_own_their_images(tw
         assert spec.incompatibility(spec.build(fields), option, value) is None
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_compiled_graph_is_for_ranks_that_hold_a_whole_model_and_send_nothing_within_a_pass(twin: Twin, kind: str) -> None:
+    only = twin.switches.options(kind)["graph"]["only"]
+    modes = [each["mode"] for name, each in only.items() if name.startswith("compile") or name == "xla"]
+    assert modes and all(each == ["serial", "parameter_server", "model_averaging"] for each in modes)
+
+
 @pytest.fixture(scope="module")
 def usual(twin: Twin) -> np.ndarray:
     return losses(twin, trainer(twin))
@@ -104,6 +111,18 @@ def test_a_step_of_infinite_gradients_is_skipped_and_halves_the_loss_scale(twin:
     _, other = built(arithmetic="float16")
     other.load_state(scaled.state())
     assert other.state()["loss_scale"].tolist() == [scale / 2, 1, 1]
+
+
+@pytest.mark.parametrize(("value", "is_applied"), [(1e30, True), (np.nan, False), (np.inf, False), (-np.inf, False)])
+def test_a_step_is_skipped_for_values_that_are_not_finite_alone(twin: Twin, value: float, is_applied: bool) -> None:
+    """The sum of squares of large finite values would overflow."""
+    settings = spec.Optimizer.model_validate({"name": "sgd", "momentum": 0.0})
+    variables = [twin.variable(np.ones(2, np.float32)) for _ in range(2)]
+    built = twin.optim.build(settings, variables, {"arithmetic": "float16"})
+    gradients = [twin.tensor(np.array(values, np.float32)) for values in ([0.0, 0.5], [value, 1.0])]
+    built.apply(gradients, twin.number(0.5), _whole(twin, 1))
+    assert twin.array(variables[0]).tolist() == ([1.0, 0.75] if is_applied else [1.0, 1.0])
+    assert built.state()["loss_scale"].tolist()[1:] == ([1, 0] if is_applied else [0, 1])
 
 
 def test_the_loss_scale_leaves_no_trace_in_gradients(twin: Twin) -> None:
@@ -410,6 +429,20 @@ def test_runs_in_every_mode_that_a_switch_is_for(framework: str, begin: Any, tmp
     assert switched.machine["allocator"] == "the system's default"
     assert switched.first_step_loss == pytest.approx(usual.first_step_loss, rel=CLOSE["bfloat16"])
     assert switched.test.loss == pytest.approx(usual.test.loss, rel=0.2)
+
+
+@pytest.mark.slow
+def test_replicas_that_average_their_weights_compile_their_own_models(framework: str, begin: Any, tmp_path: Path) -> None:
+    graph = {"pytorch": "compile", "tensorflow": "xla"}[framework]
+    fields = {"mode": "model_averaging", "replicas": 2, "precision": "float32"}
+    usual, compiled = (
+        begin(tmp_path / str(number), fields | {"framework_options": switches}).end()
+        for number, switches in enumerate(({}, {"graph": graph}))
+    )
+    assert (usual.status, compiled.status) == ("ok", "ok"), compiled.reason
+    assert compiled.switches == usual.switches | {"graph": graph}
+    assert compiled.first_step_loss == pytest.approx(usual.first_step_loss, rel=1e-4)
+    assert compiled.test.loss == pytest.approx(usual.test.loss, rel=1e-2)
 
 
 CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}
