@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -54,6 +55,7 @@ class Objective:
         self.loss = loss
         self.scaling = scaling
         self._loss_scale = loss_scale
+        self._parameters: WeakKeyDictionary[nn.Module, list[nn.Parameter]] = WeakKeyDictionary()
 
     def forward(
         self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any
@@ -63,7 +65,7 @@ class Objective:
         Returns:
             (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
         """
-        model.train()
+        _set_training(model)
         logits = model(input.scale(images, next(model.parameters()).dtype, self.scaling), *masks)
         with torch.no_grad():
             num_correct = (logits.argmax(1) == labels).sum()
@@ -78,8 +80,9 @@ class Objective:
             (loss, num_correct, gradients): as `forward`, and the gradient of every trainable variable. Gradients are summed
             over the micro-batches and have the optimizer's order.
         """
-        parameters = list(model.parameters())
-        model.zero_grad()
+        parameters = self._parameters_of(model)
+        for parameter in parameters:
+            parameter.grad = None
         scale = self._loss_scale()
         shares: list[torch.Tensor] = []
         correct: list[torch.Tensor] = []
@@ -96,7 +99,13 @@ class Objective:
         if scale is not None:
             for gradient in gradients:
                 gradient /= scale
-        return torch.stack(shares).sum(), torch.stack(correct).sum(), gradients
+        return _sum(shares), _sum(correct), gradients
+
+    def _parameters_of(self, model: nn.Module) -> list[nn.Parameter]:
+        """Return the model's parameters. Its layers are visited at its first step alone."""
+        if model not in self._parameters:
+            self._parameters[model] = list(model.parameters())
+        return self._parameters[model]
 
 
 def train_step(
@@ -123,3 +132,15 @@ def train_step(
     loss, num_correct, gradients = objective.gradients(model, images, labels, masks, update)
     optimizer.apply(exchange(gradients), update.learning_rate, update.step)
     return loss, num_correct
+
+
+def _set_training(model: nn.Module) -> None:
+    """Set the model to training mode. Its layers are visited only if it has scored since its last step."""
+    # Twin: torch keeps the mode in each layer, and a wrapper does not hear of its model's. Keras is told in each call.
+    inner = model.module if isinstance(model, (DistributedDataParallel, nn.DataParallel)) else model
+    if not inner.training:
+        model.train()
+
+
+def _sum(values: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(values).sum() if len(values) > 1 else values[0]

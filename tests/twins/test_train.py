@@ -62,6 +62,21 @@ def test_per_replica_batch_norm_normalises_each_shard_by_itself(twin: Twin) -> N
     assert trainer.fetch([num_correct])[0] == (logits.argmax(1) == LABELS).sum()
 
 
+def test_a_wrapper_trains_again_after_its_model_was_scored(twin: Twin) -> None:
+    """torch's wrappers do not hear of the mode that their model was set to."""
+    if twin.framework != "pytorch":
+        pytest.skip("Keras is told the mode in each call")
+    import torch
+
+    trainer = made.trainer(twin, ARCHITECTURE)
+    wrapper = torch.nn.DataParallel(trainer._model)
+    trainer.score(IMAGES, LABELS)
+    assert wrapper.training and not trainer._model.training
+    images, labels, masks = twin.tensor(IMAGES), twin.tensor(LABELS), list(map(twin.tensor, MASKS))
+    trainer._objective.forward(wrapper, images, labels, masks, COUNT)
+    assert all(layer.training for layer in wrapper.modules())
+
+
 def test_the_same_seed_gives_the_same_training_to_the_bit(twin: Twin) -> None:
     def once() -> Any:
         trainer = made.trainer(twin, ARCHITECTURE, DATA, precision="float32")
