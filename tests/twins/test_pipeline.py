@@ -16,6 +16,7 @@ from common.models import stages
 from common.spec import Spec
 from tests.support import processes
 from tests.twins import made
+from tests.twins.adapters import Twin
 
 PROJECT = Path(__file__).parents[2]
 BATCH, PARTS, STAGES = 12, 4, 3
@@ -59,6 +60,27 @@ def run(framework: str, what: Spec, folder: Path) -> tuple[int, RunResult, str]:
     (folder / "spec.json").write_text(what.to_json(), encoding="utf-8")
     ran = processes.twin(framework, "run", folder / "spec.json", "--out", folder)
     return ran.exit_code, results.load(folder / results.RESULT_FILE), ran.stderr
+
+
+def test_a_stage_copies_to_its_device_what_it_uses_alone(twin: Twin) -> None:
+    if twin.framework != "pytorch":
+        pytest.skip("one graph of all stages takes the batch")
+    import torch
+
+    from pytorch_impl.parallel.pipeline import Pipeline
+
+    architecture = made.network()
+    data = made.dataset(architecture).train
+    batch = twin.batch(data.images[:BATCH], data.labels[:BATCH], made.masks(architecture, BATCH))
+    rank = object.__new__(Pipeline)
+    rank._device, rank._switches = torch.device("meta"), {}
+    for stage in stages.cut(architecture, STAGES):
+        rank._stage = stage
+        images, labels, masks = rank._to_device(batch)
+        assert [len(values) for values in (images, labels, *masks)] == [BATCH] * (2 + len(batch.masks))
+        assert (images.is_meta, labels.is_meta) == (stage.is_first, stage.is_last)
+        own = range(len(masks))[stage.masks]
+        assert [mask.is_meta for mask in masks] == [number in own for number in range(len(masks))]
 
 
 @pytest.mark.parametrize(
