@@ -119,6 +119,7 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
+        # Summed in place: the layer has just made this gradient, and nothing else reads it.
         gradient = _dense(gradients[0], ctx.layer)
         collectives.all_reduce(_flat(gradient), ctx.layer.group)
         return gradient, None
@@ -158,8 +159,13 @@ def _exchange(local_slice: torch.Tensor, slices: list[slice], layer: _Split) -> 
     """
     local_slice, group = _dense(local_slice, layer), layer.group
     shapes = [(len(local_slice), part.stop - part.start, *local_slice.shape[2:]) for part in slices]
+    is_channels_last = layer.memory_format == "channels_last" and local_slice.dim() == 4
+    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
     parts = [
-        local_slice if peer == layer.rank else _dense(local_slice.new_empty(shape), layer) for peer, shape in enumerate(shapes)
+        local_slice
+        if peer == layer.rank
+        else torch.empty(shape, dtype=local_slice.dtype, device=local_slice.device, memory_format=memory_format)
+        for peer, shape in enumerate(shapes)
     ]
     peers = [peer for peer in range(len(slices)) if peer != layer.rank]
     sends = [distributed.P2POp(distributed.isend, _flat(local_slice), group=group, group_peer=peer) for peer in peers]

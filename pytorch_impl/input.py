@@ -95,7 +95,9 @@ def feed(
         # Batches of the first call stay as they are, for they may be kept.
         positions[:] = positions_of(epoch, steps, has_started and source.slots is not None)
         has_started = True
-        yield from map(source.slots.get, loader) if source.slots else loader
+        for sent in loader:
+            batch = source.slots.get(sent) if source.slots else sent
+            yield batch._replace(ids=torch.from_numpy(batch.ids))
 
     return start
 
@@ -297,8 +299,10 @@ class _PlanDataset(TorchDataset[Any]):
         if self._epoch_draws is None or self._epoch_draws[0] != epoch:
             self._epoch_draws = epoch, self._plan.draw(epoch)
         batch = load(self.take, self._split.labels, self._epoch_draws[1], start, stop)._replace(begin_time=begin_time)
-        worker = get_worker_info()
-        return self.slots.put(worker.id, batch) if self.slots and worker and in_slots else batch
+        if (worker := get_worker_info()) is None:
+            return batch
+        batch = batch._replace(ids=batch.ids.numpy())  # an epoch keeps its ids: they take no shared or pinned memory
+        return self.slots.put(worker.id, batch) if self.slots and in_slots else batch
 
     def __getstate__(self) -> dict[str, Any]:
         split = {

@@ -43,7 +43,7 @@ class Slots:
         self._images[worker, self._next_slot, :number] = batch.images
         self._next_slot = (self._next_slot + 1) % self._images.shape[1]
         masks = tuple(mask.numpy() for mask in batch.masks)
-        return batch._replace(images=place, ids=batch.ids.numpy(), labels=batch.labels.numpy(), masks=masks)
+        return batch._replace(images=place, labels=batch.labels.numpy(), masks=masks)
 
     def get(self, sent: Batch) -> Batch:
         """Return the batch of a sent one. Its images are overwritten when the batch after the next one is requested."""
@@ -51,8 +51,8 @@ class Slots:
             return sent
         worker, place, number = sent.images
         masks = tuple(map(torch.from_numpy, sent.masks))
-        ids, labels = torch.from_numpy(sent.ids), torch.from_numpy(sent.labels)
-        return sent._replace(images=self._images[worker, place, :number], ids=ids, labels=labels, masks=masks)
+        labels = torch.from_numpy(sent.labels)
+        return sent._replace(images=self._images[worker, place, :number], labels=labels, masks=masks)
 
     def _open(self, descriptor: int, size: tuple[int, ...]) -> None:
         self._descriptor, self._next_slot = descriptor, 0

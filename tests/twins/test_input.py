@@ -140,6 +140,7 @@ def test_workers_write_into_memory_that_is_used_again(twin: Twin) -> None:
         assert np.array_equal(arrays(twin, batch)[1], loaded(whole, 1, start, stop)[1])
     if twin.framework == "pytorch":  # one ahead, one in use, and the one before
         assert len({batch.images.data_ptr() for batch in batches}) == 3
+        assert kept[0].images.is_shared() and not kept[0].ids.is_shared()  # an epoch keeps the ids of all its batches
 
 
 def test_workers_send_their_batches_also_where_no_memory_can_be_shared(twin: Twin) -> None:
