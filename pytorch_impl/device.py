@@ -109,7 +109,8 @@ def configure(spec: Spec, trials: int = 1) -> None:
         )
     if switch_values["inter_op_threads"] != "default":
         torch.set_num_interop_threads({"budget": 1}.get(switch_values["inter_op_threads"]) or switch_values["inter_op_threads"])
-    # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
+    # float32 means float32. The reduced precision of tensor cores is a switch, never a default. These are the older names:
+    # torch.compile still reads one of them, and that fails where `fp32_precision` was set to tf32.
     torch.backends.cuda.matmul.allow_tf32 = switch_values["arithmetic"] == "tf32"
     torch.backends.cudnn.allow_tf32 = switch_values["arithmetic"] in ("tf32", "tf32_convolutions")
     torch.backends.cudnn.benchmark = switch_values["cudnn_autotune"]
@@ -120,7 +121,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
 def synchronize() -> None:
     """Wait until the device has finished all queued work."""
     if torch.cuda.is_available():
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # the current device: nn.DataParallel collects there what the others compute
 
 
 def peak_memory_mib() -> list[float]:

@@ -360,7 +360,7 @@ class BaseTrainer:
         raise NotImplementedError
 
     def _blank(self, examples: int) -> Batch:
-        """Return a batch of white images, as the input would prepare it."""
+        """Return a batch of constant images with the shapes and dtypes of the input's batches. It may lie on the device."""
         raise NotImplementedError
 
     def _blank_step(self, examples: int, num_examples: int) -> None:

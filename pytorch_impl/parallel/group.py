@@ -24,7 +24,7 @@ class CommunicationGroup:
         return self.sum_tensor(tensor.clone())
 
     def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a one-dimensional tensor over the processes, between two steps."""
+        """Sum a tensor over the processes. The result may be the tensor itself."""
         collectives.all_reduce(tensor, self.members)
         return tensor
 

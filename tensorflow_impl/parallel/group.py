@@ -33,7 +33,7 @@ class CommunicationGroup:
         return tensor  # Keras builds the model's graph outside any replica
 
     def sum_tensor(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sum a one-dimensional tensor over the processes, between two steps."""
+        """Sum a tensor over the processes. The result may be the tensor itself."""
         sum_graph = self._sum_graphs(tensor.dtype)
         if self.members.cluster_resolver is None:  # the replicas are in this process
             return self.members.experimental_local_results(sum_graph(tensor))[0]
