@@ -39,8 +39,8 @@ def feed(
 ) -> Feed[Batch]:
     """Build a feed of this process's shard of global batches.
 
-    Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
-    does not depend on the number of workers.
+    Input `inline` prepares each batch when it is asked for. Input `workers` prepares batches ahead. Their order does not depend
+    on the number of workers.
 
     Args:
         world_size: number of shards of every global batch.

@@ -65,7 +65,8 @@ class _BatchNorm(keras.layers.Layer):
             x=inputs,
             scale=self.gamma,
             offset=self.beta,
-            # In training mode the kernel takes no statistics. It returns the batch's, with the unbiased variance.
+            # In training mode, with its default `exponential_avg_factor` of 1, the kernel takes no statistics. It returns the
+            # batch's, with the unbiased variance.
             mean=tf.constant([], self.variable_dtype) if training else self.mean,
             variance=tf.constant([], self.variable_dtype) if training else self.variance,
             epsilon=self._eps,

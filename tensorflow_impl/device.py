@@ -129,9 +129,10 @@ def configure(spec: Spec, trials: int = 1) -> None:
     if local_replicas > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * local_replicas)
-    if placement.is_rank() and (physical_gpus := tf.config.list_physical_devices("GPU")):
-        # A worker of the strategy makes a replica on every GPU that it sees.
-        tf.config.set_visible_devices(physical_gpus[placement.gpu_index()], "GPU")
+    # Twin: TensorFlow starts every GPU that it sees, and a worker of a strategy makes a replica on each. torch starts those
+    # that it uses.
+    if physical_gpus := tf.config.list_physical_devices("GPU"):
+        tf.config.set_visible_devices([physical_gpus[index] for index in placement.gpu_indices(local_replicas)], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32. The reduced precision of tensor cores is a switch, never a default.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -18,16 +15,14 @@ class Predictor:
 
     def __init__(self, trained: Trained) -> None:
         self._scaling = trained.card.scaling
-        self._size = trained.architecture.image_size
         self._model = models.build(trained.architecture, trained.card.precision)
         weights.load(self._model, trained.architecture, trained.weights)
-        self._graph = cache(self._traced)
+        # Twin: TensorFlow makes one graph, for any number of images. PyTorch runs the model eagerly.
+        size = trained.architecture.image_size
+        self._graph = device.graph(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(
+            tf.TensorSpec((None, size, size, 3), tf.uint8)
+        )
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
         """Return logits [N, classes] of images uint8 [N, S, S, 3], both on the host, when the device has finished."""
-        return self._graph(len(images))(tf.constant(images)).numpy()
-
-    def _traced(self, number: int) -> Any:
-        # Twin: TensorFlow traces one graph for each number of images. PyTorch runs the model eagerly.
-        images = tf.TensorSpec((number, self._size, self._size, 3), tf.uint8)
-        return device.graph(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(images)
+        return self._graph(tf.constant(images)).numpy()

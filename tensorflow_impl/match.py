@@ -155,7 +155,7 @@ class RecordedModel:
         settings["more"] = {key: str(config[key]) for key in option_names if config.get(key)}
         if config.get("use_ema"):
             settings["more"]["use_ema"] += f" (every {config['ema_overwrite_frequency']} steps)"
-        schedule = self._optimizer._learning_rate
+        schedule = private_api.learning_rate(self._optimizer)
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             words = ", ".join(f"{key} {value}" for key, value in schedule.get_config().items() if key != "name")
             settings["more"]["schedule"] = f"{type(schedule).__name__} ({words})"
@@ -342,9 +342,8 @@ class RecordedModel:
     def _refuse_unsupported(self) -> None:
         known_ids = {id(variable) for leaf in self._leaves for _, _, variable in _parameters(leaf)}
         for layer in private_api.all_layers(self._net):
-            variables = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
             is_random = hasattr(layer, "seed_generator") and _kind(layer) != "dropout"
-            unknown = [variable for variable in variables if id(variable) not in known_ids]
+            unknown = [variable for variable in private_api.own_variables(layer) if id(variable) not in known_ids]
             if is_random or (unknown and not isinstance(layer, layers.Dropout)):
                 reason = "draws random numbers" if is_random else "has parameters of its own"
                 raise SpecError(

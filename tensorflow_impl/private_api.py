@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,16 +12,18 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import tracing_compilation
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 
 def compilation_count() -> int:
     """Return a number that grows whenever the framework builds a graph in this process."""
-    # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
-    with suppress(ImportError):
-        from tensorflow.python.eager.polymorphic_function.tracing_compilation import _graph_building_time_counter as counter
+    return tracing_compilation._graph_building_time_counter.get_cell().value()  # microseconds
 
-        return counter.get_cell().value()  # microseconds
-    return 0
+
+def planes(profile: bytes) -> Any:
+    """Return the planes of a profile, as the framework writes it to a file."""
+    return xplane_pb2.XSpace.FromString(profile).planes  # pyright: ignore[reportAttributeAccessIssue]  made at import
 
 
 def set_heartbeat_timeout(milliseconds: int) -> None:
@@ -42,6 +44,11 @@ def leave_gradients_unsummed(optimizer: Any) -> None:
     optimizer._all_reduce_sum_gradients = list
 
 
+def learning_rate(optimizer: Any) -> Any:
+    """Return the learning rate that an optimizer of Keras has: a schedule, or a variable. Its own property is a number."""
+    return optimizer._learning_rate
+
+
 def free(variable: Any) -> None:
     """Free the memory of a variable of Keras. From here its value is given in each call, by a `StatelessScope`."""
     variable._value = None
@@ -55,6 +62,11 @@ def sublayers(layer: Any) -> list[Any]:
 def all_layers(layer: Any, *, include_self: bool = True) -> list[Any]:
     """Return all layers inside a layer."""
     return list(layer._flatten_layers(include_self=include_self))
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """Return the variables that are attributes of a layer, without those of the layers inside it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def records_all_calls(model: Any) -> bool:

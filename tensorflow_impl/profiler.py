@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from common.training.trainer import ProfilerRecording, ProfilerSpan
-from tensorflow_impl import device
+from tensorflow_impl import device, private_api
 
 _OPERATION = re.compile(r"[A-Za-z0-9.][\w.\\/>-]*:(?P<type>[A-Z_]\w*)")
 """Pattern of a graph's node in TensorFlow's profile: name and type."""
@@ -30,8 +29,7 @@ def record(work: Callable[[], None]) -> ProfilerRecording:
             work()
         # Twin: TensorFlow writes planes of lines of events for a TensorBoard plug-in. torch writes Chrome's format itself.
         (path,) = Path(folder).glob("plugins/profile/*/*.xplane.pb")
-        space = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]  made at import
-    planes = space.planes
+        planes = private_api.planes(path.read_bytes())
     begin = min((line.timestamp_ns for plane in planes for line in plane.lines if line.events), default=0)
     return ProfilerRecording(list(_spans(planes, begin)), json.dumps({"traceEvents": list(_events(planes, begin))}).encode())
 

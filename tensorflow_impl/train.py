@@ -85,13 +85,15 @@ class Objective:
         micro_batch_gradients: list[list[tf.Tensor]] = []
         cut = [micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
         for own_images, own_labels, *own_masks in zip(*cut, strict=True):
-            # Twin: TensorFlow records the forward pass on a tape. torch keeps the graph with the loss.
-            with tf.GradientTape() as tape:
+            # Twin: a graph has no other order: without it, the activations of all micro-batches may be in memory at once.
+            # TensorFlow records the forward pass on a tape. torch runs in order, and keeps the graph with the loss.
+            with tf.control_dependencies(micro_batch_gradients[-1] if shares else []), tf.GradientTape() as tape:
                 share, num_correct = self.forward(model, own_images, own_labels, own_masks, update.num_examples)
                 scaled = share if scale is None else share * tf.cast(scale, share.dtype)
             micro_batch_gradients.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
             shares.append(share)
             correct.append(num_correct)
+        # Not a sum that grows: rounding differs, as TensorFlow orders the terms of a long sum by their names.
         summed = [tf.add_n(gradients) for gradients in zip(*micro_batch_gradients, strict=True)]
         if scale is not None:
             summed = [gradient / tf.cast(scale, gradient.dtype) for gradient in summed]

@@ -130,6 +130,12 @@ def gpu_index() -> int:
     return int(os.environ["LOCAL_RANK"]) if replicas_that_share_gpus() > 1 else 0
 
 
+def gpu_indices(local_replicas: int) -> range:
+    """Return the indices of this process's GPUs among those that it sees: one for each of its replicas."""
+    first = gpu_index() if is_rank() else 0
+    return range(first, first + local_replicas)
+
+
 def master_address() -> tuple[str, int]:
     """Return (address, port) of the run's rendezvous on rank 0."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

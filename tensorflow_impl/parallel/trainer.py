@@ -160,8 +160,8 @@ class Trainer(trainer.BaseTrainer):
             return {}
         arrays = 2 + {"sgd": 1, "adam": 2}[self._spec.optimizer.name]  # the parameter, its gradient, the optimizer's state
         bytes_by_device: Counter[str] = Counter()
+        gathered = max(map(shards.most_gathered_bytes, self._trained_models()))
         for model in self._trained_models():
-            gathered = shards.most_gathered_bytes(model)
             for variable in model.variables:
                 size = math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
                 for copy in device.copies(variable.value):
@@ -359,10 +359,11 @@ class Trainer(trainer.BaseTrainer):
 
         def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]
-            return [
-                self._objective.forward(model, own_images, own_labels, own_masks, update.num_examples)
-                for own_images, own_labels, *own_masks in zip(*cut, strict=True)
-            ]
+            outcomes: list[tuple[tf.Tensor, tf.Tensor]] = []
+            for own_images, own_labels, *own_masks in zip(*cut, strict=True):
+                with tf.control_dependencies(outcomes[-1] if outcomes else []):  # in the order of a step
+                    outcomes.append(self._objective.forward(model, own_images, own_labels, own_masks, update.num_examples))
+            return outcomes
 
         def gradients(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             return self._objective.gradients(model, images, labels, masks, update)

@@ -656,7 +656,8 @@ def test_the_referee_shares_nothing_with_the_twins_but_the_architectures_data() 
             assert own <= allowed, path
 
 
-PRIVATE_MODULES = re.compile(r"torch\._|torch\.(.+)\._|keras\.src\b|tensorflow\.python\b")
+PRIVATE_MODULES = re.compile(r"torch\._|torch\.(.+)\._|keras\.src\b|tensorflow\.(python|tsl)\b")
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
 
 
 @pytest.mark.parametrize("package", ["pytorch_impl", "tensorflow_impl"])
@@ -666,3 +667,44 @@ def test_private_modules_of_a_framework_are_imported_in_one_file_alone(package: 
         if PRIVATE_MODULES.match(module)
     }  # fmt: skip
     assert found == {f"{package}/private_api.py"}
+
+
+@pytest.mark.parametrize("package", ["pytorch_impl", "tensorflow_impl"])
+def test_private_attributes_of_a_framework_are_read_in_one_file_alone(package: str) -> None:
+    others = {file: tree for file, tree in _trees(PROJECT, package) if file != f"{package}/private_api.py"}
+    shared = [tree for _, tree in _trees(PROJECT, "common")]
+    defined = {name for tree in [*others.values(), *shared] for node in _nodes(tree) for name in _definitions(node)}
+    found = {(file, name) for file, tree in others.items() for node in _nodes(tree) for name in _private_reads(node)}
+    assert not {(file, name) for file, name in found if name not in defined | NAMED_TUPLE}
+
+
+def _definitions(node: ast.AST) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name):
+            return [name]
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, value=ast.Name(id="self"), ctx=ast.Store()):
+            return [name]
+        case _:
+            return []
+
+
+def _private_reads(node: ast.AST) -> list[str]:
+    """Return the private attribute that an expression names, also by `getattr`."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            return [name] if re.match(r"_[a-z]", name) else []
+        case _:
+            return []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("optimizer._learning_rate", 1),
+        ("getattr(layer, '_layers', [])", 1),
+        ("self._layers.append(1)", 1),
+        ("batch.__dict__, batch.layers, getattr(batch, 'layers')", 0),
+    ],
+)
+def test_a_private_attribute_is_found(source: str, count: int) -> None:
+    assert sum(len(_private_reads(node)) for node in ast.walk(ast.parse(source))) == count

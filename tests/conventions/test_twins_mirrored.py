@@ -47,7 +47,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for name in (
             *("profiler_of_all_threads", "fsdp_collectives", "sends_gradients", "bucket_bytes", "with_signature"),
             *("set_heartbeat_timeout", "resource_dtype", "leave_gradients_unsummed", "free", "sublayers", "all_layers"),
-            *("records_all_calls", "reset_name_counts", "new_name_counts"),
+            *("records_all_calls", "reset_name_counts", "new_name_counts", "planes", "learning_rate", "own_variables"),
         )
     },
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",

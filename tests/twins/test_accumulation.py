@@ -95,6 +95,40 @@ def _collectives(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: int)
     return sum(node.op.startswith("Collective") for node in nodes)
 
 
+def test_a_micro_batch_starts_when_the_gradients_of_those_before_it_are_there(twin: Twin) -> None:
+    trainer = made.trainer(twin, PLAIN, accumulation=3, **FIELDS)
+    gradients_before = {"pytorch": _gradients_before_hooks, "tensorflow": _gradients_before_operations}[twin.framework]
+    assert gradients_before(twin, trainer) == [0, 1, 2]
+
+
+def _gradients_before_hooks(twin: Twin, trainer: Any) -> list[int]:
+    """Gradients of the convolution that there were when each forward pass called it."""
+    import torch
+
+    gradients, counts = list[Any](), list[int]()
+    (convolution,) = (module for module in trainer._model.modules() if isinstance(module, torch.nn.Conv2d))
+    convolution.register_forward_pre_hook(lambda *_: counts.append(len(gradients)))
+    convolution.weight.register_post_accumulate_grad_hook(gradients.append)
+    trainer.train_step(twin.batch(DATA.images, DATA.labels, made.masks(PLAIN, COUNT)), COUNT, 0.01)
+    return counts
+
+
+def _gradients_before_operations(twin: Twin, trainer: Any) -> list[int]:
+    """Gradients of the convolution that each forward pass's convolution waits for."""
+    operations = trainer._train(3, False).get_concrete_function().graph.get_operations()
+    counts = list[int]()
+    for operation in operations:
+        if operation.type == "Conv2D":
+            earlier, next_ones = set[Any](), [operation]
+            while next_ones:
+                one = next_ones.pop()
+                direct = {*one.control_inputs, *(tensor.op for tensor in one.inputs)}
+                next_ones += direct - earlier
+                earlier |= direct
+            counts.append(sum(one.type == "Conv2DBackpropFilter" for one in earlier))
+    return counts
+
+
 @pytest.mark.parametrize(
     ("mode", "compression"),
     [

@@ -41,6 +41,14 @@ def test_pixels_are_scaled_by_the_card(twin: Twin) -> None:
     assert np.allclose(twice, inference.score(twin.inference.Predictor(model()), 2 * dark), rtol=0, atol=1e-12)
 
 
+def test_a_batch_of_another_size_builds_no_graph(twin: Twin) -> None:
+    predictor = twin.inference.Predictor(model())
+    before = twin.private_api.compilation_count()
+    for batch_size in (1, 5, 7):
+        predictor.logits(DATA.images[:batch_size])
+    assert twin.private_api.compilation_count() == before
+
+
 def test_times_are_of_calls_behind_the_warm_up(twin: Twin) -> None:
     times = inference.measure(twin.inference.Predictor(model("float32")), made.SIZE_PX, 3, calls=7, seconds=60.0)
     assert (times.batch_size, len(times.seconds)) == (3, 7)

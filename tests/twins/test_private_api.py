@@ -120,6 +120,21 @@ def leave_gradients_unsummed(private: Any, twin: Twin) -> None:
     assert optimizer._all_reduce_sum_gradients(["a gradient"]) == ["a gradient"]
 
 
+def planes(private: Any, twin: Twin) -> None:
+    import tensorflow as tf
+
+    spans = twin.profiler.record(twin.device.graph(lambda: tf.linalg.matmul(tf.ones((5, 5)), tf.random.normal((5, 5))))).spans
+    assert any("MatMul" in span.name for span in spans)
+
+
+def learning_rate(private: Any, twin: Twin) -> None:
+    import keras
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    assert private.learning_rate(keras.optimizers.SGD(schedule)) is schedule
+    assert float(private.learning_rate(keras.optimizers.SGD(0.5))) == 0.5
+
+
 def free(private: Any, twin: Twin) -> None:
     import keras
 
@@ -142,6 +157,16 @@ def layers_of_a_model(private: Any, twin: Twin) -> None:
     assert block in private.sublayers(model) and not private.sublayers(first)
     assert {id(first), id(second), id(block)} <= {*map(id, private.all_layers(model, include_self=False))}
     assert model in private.all_layers(model)
+
+
+def own_variables(private: Any, twin: Twin) -> None:
+    import keras
+
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 3))
+    trainable, others = [layer.gamma, layer.beta], [layer.moving_mean, layer.moving_variance]
+    assert [*map(id, private.own_variables(layer))] == [*map(id, trainable + others)]
+    assert private.own_variables(keras.Sequential([layer])) == []
 
 
 def records_all_calls(private: Any, twin: Twin) -> None:
@@ -181,6 +206,9 @@ USES: dict[str, dict[str, Callable[[Any, Twin], None]]] = {
         "set_heartbeat_timeout": set_heartbeat_timeout,
         "resource_dtype": resource_dtype,
         "leave_gradients_unsummed": leave_gradients_unsummed,
+        "planes": planes,
+        "learning_rate": learning_rate,
+        "own_variables": own_variables,
         "free": free,
         "sublayers": layers_of_a_model,
         "all_layers": layers_of_a_model,

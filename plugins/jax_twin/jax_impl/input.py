@@ -27,8 +27,8 @@ from common.training.trainer import Batch
 def feed(plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int) -> Feed[Batch]:
     """Build a feed of this process's shard of global batches.
 
-    Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
-    does not depend on the number of workers.
+    Input `inline` prepares each batch when it is asked for. Input `workers` prepares batches ahead. Their order does not depend
+    on the number of workers.
     """
     gathered = chunks.feed(plan, split, world_size, rank) if plan.spec.input == "dask" else None
     pool = ThreadPoolExecutor(plan.spec.workers, "input") if plan.spec.input == "workers" else None

@@ -1,4 +1,4 @@
-"""The trainer of all modes: Keras's own `train_step`, called as `fit` calls it."""
+"""The trainer of all modes: Keras's own `train_step`, called as `train_on_batch` calls it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Trainer(trainer.BaseTrainer):
         return self._evaluate(models.inputs(self._model, images))
 
     def _data(self, batch: Batch, num_examples: int) -> Any:
-        """Return what `fit` trains on: (x, y, sample_weight), where the replicas train."""
+        """Return what `train_step` trains on: (x, y, sample_weight), where the replicas train."""
         shares = None
         if self._replicas.weighs_examples:
             shares = np.full(len(batch.labels), 1.0 / num_examples, self._spec.precision)

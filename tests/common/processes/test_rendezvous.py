@@ -269,6 +269,25 @@ def test_a_launcher_may_give_each_rank_a_gpu_of_its_own(
     assert (placement.replicas_that_share_gpus(), placement.gpu_index()) == (sharing, gpu)
 
 
+@pytest.mark.parametrize(
+    ("environment", "replicas", "gpus"),
+    [
+        ({}, 1, [0]),
+        ({}, 3, [0, 1, 2]),
+        ({"RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}, 1, [2]),
+        ({"RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "CUDA_VISIBLE_DEVICES": "2"}, 1, [0]),
+    ],
+)
+def test_a_process_has_a_gpu_for_each_of_its_replicas(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], replicas: int, gpus: list[int]
+) -> None:
+    for name in ("RANK", "CUDA_VISIBLE_DEVICES", "CONVTWINS_RUN_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert list(placement.gpu_indices(replicas)) == gpus
+
+
 OUTER = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_CPUS_PER_TASK": "4"}
 

@@ -33,7 +33,7 @@ def compile_options(graph: str) -> dict[str, Any]:
 
 def modes(num_gpus: int) -> dict[str, Any]:
     """Describe the modes."""
-    strategy = f"fit under MirroredStrategy over {'GPUs' if num_gpus else 'logical CPU devices'}"
+    strategy = f"train_step under MirroredStrategy over {'GPUs' if num_gpus else 'logical CPU devices'}"
     return {
         "serial": mode_description("keras.Model.train_step", None, accumulation=False),
         "data_parallel": mode_description(strategy, num_gpus, compression=False, accumulation=False, one_process=True),
@@ -90,7 +90,8 @@ class Replicas:
                 lambda array: tf.convert_to_tensor(array[slice(*shard(len(array), number, rank))]), arrays
             )
 
-        return self._strategy.experimental_distribute_values_from_function(own_shard)
+        with tf.device("CPU:0"):  # where the batch is: else the first GPU gets all of it
+            return self._strategy.experimental_distribute_values_from_function(own_shard)
 
     def sum(self, tensor: Any) -> Any:
         """Sum a tensor over replicas, within a step."""
@@ -107,7 +108,7 @@ class Replicas:
 
 
 class TrainFunction:
-    """A compiled model's `train_function`, called as `fit` calls it."""
+    """A compiled model's `train_function`, called with one batch, as `train_on_batch` calls it."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model: Any = model  # Keras's own types name tensors of all backends

@@ -91,7 +91,7 @@ class Replicas:
 
 
 class TrainFunction:
-    """A compiled model's `train_function`, called as `fit` calls it."""
+    """A compiled model's `train_function`, called with one batch, as `train_on_batch` calls it."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model: Any = model  # Keras's own types name tensors of all backends
