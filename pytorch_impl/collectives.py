@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.machine import flight
 from common.spec import Communication
-from pytorch_impl import private_api
 
 _DEFAULT_BUCKET_MIB: float = Communication.model_fields["bucket_mib"].default
 _DTYPES = {getattr(torch, name): name for name in flight.DTYPES if name}
@@ -155,7 +154,7 @@ class RecordedDistributedDataParallel(DistributedDataParallel):
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Return the model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
         outputs = super().forward(*inputs, **options)
-        if private_api.sends_gradients(self):
+        if self.require_backward_grad_sync:  # it is not documented; `no_sync` clears it
             self._pending_numbers.append(channel(self.process_group).begin(*self._exchange))
         return outputs
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from common.models.architectures import Architecture
 from common.spec import Communication
 from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, top_k_count
-from pytorch_impl import collectives, weights
+from pytorch_impl import collectives, models, weights
 
 
 def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
@@ -77,7 +77,7 @@ class Compressor:
         self._variables = list(model.parameters())
         self._positions = weights.positions(model, architecture)
         self._names = list(self._positions)
-        self._orders = weights.orders(model, architecture)
+        self._orders = _flattened_orders(model, architecture)
         # Twin: compressed messages have the canonical layout, which is Keras'. Others have values as they lie in memory: torch
         # would turn each kernel in each step.
         self._is_canonical = settings.compression != "none"
@@ -180,6 +180,17 @@ class Compressor:
         for part in parts[1:]:
             total = total + part
         return decode(total, count, self._dtype, self._settings) if self.summable else total
+
+
+def _flattened_orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tensor]:
+    """Return the order of inputs of each parameter that follows an image which a user's model flattens channels first."""
+    orders: dict[str, torch.Tensor] = {}
+    for parameter in architecture.parameters():
+        layer = models.find_layer(model, parameter.name.rpartition(".")[0])
+        order = getattr(layer, "input_order", None)
+        if order is not None and not parameter.name.endswith(".bias"):
+            orders[parameter.name] = torch.from_numpy(order).to(next(layer.parameters()).device)
+    return orders
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:

@@ -27,11 +27,6 @@ def fsdp_collectives() -> tuple[type[Any], type[Any]]:
     return _fsdp_collectives.DefaultAllGather, _fsdp_collectives.DefaultReduceScatter
 
 
-def sends_gradients(model: Any) -> bool:
-    """Return whether the next backward pass of a DistributedDataParallel exchanges gradients. In `no_sync` it does not."""
-    return model.require_backward_grad_sync
-
-
 def bucket_bytes(model: Any) -> list[int]:
     """Return the bytes of each bucket of a DistributedDataParallel, cut in its first step and known from its third."""
     sizes = model._get_ddp_logging_data()

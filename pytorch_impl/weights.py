@@ -60,17 +60,6 @@ def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
     return {name: position_by_id[id(_tensor(_layer(model, name), name))] for name in names}
 
 
-def orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tensor]:
-    """Return the order of inputs of each parameter that follows an image which a user's model flattens channels first."""
-    orders_by_name: dict[str, torch.Tensor] = {}
-    for parameter in architecture.parameters():
-        layer = _layer(model, parameter.name)
-        order = getattr(layer, "input_order", None)
-        if order is not None and not parameter.name.endswith(".bias"):
-            orders_by_name[parameter.name] = torch.from_numpy(order).to(_tensor(layer, parameter.name).device)
-    return orders_by_name
-
-
 def flatten(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return all values of a parameter's gradient, in the canonical layout."""
     if name.endswith(".kernel"):

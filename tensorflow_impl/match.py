@@ -67,8 +67,8 @@ class RecordedModel:
             # The same call gives the same answer, whatever importing the module has drawn.
             keras.utils.set_random_seed(records.SEED)
             # Twin: Keras counts layers for their names. Those that the module itself makes do not count, see `native`.
-            private_api.reset_name_counts()
-            net = user_code.build(request.model, keras.Model, classes=request.classes, image_shape=request.image)
+            with private_api.new_name_counts():
+                net = user_code.build(request.model, keras.Model, classes=request.classes, image_shape=request.image)
             self._net: Any = net
             self._prepare = user_code.find(request.prepare) if request.prepare else None
             self._loss = user_code.find(request.loss) if request.loss else _cross_entropy
@@ -155,10 +155,9 @@ class RecordedModel:
         settings["more"] = {key: str(config[key]) for key in option_names if config.get(key)}
         if config.get("use_ema"):
             settings["more"]["use_ema"] += f" (every {config['ema_overwrite_frequency']} steps)"
-        schedule = private_api.learning_rate(self._optimizer)
-        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-            words = ", ".join(f"{key} {value}" for key, value in schedule.get_config().items() if key != "name")
-            settings["more"]["schedule"] = f"{type(schedule).__name__} ({words})"
+        if isinstance(schedule := config["learning_rate"], dict):
+            words = ", ".join(f"{key} {value}" for key, value in schedule["config"].items() if key != "name")
+            settings["more"]["schedule"] = f"{schedule['class_name']} ({words})"
         return {**settings, **{key: config.get(key) or 0 for key in ("beta_1", "beta_2", "momentum", "nesterov")}}
 
     def step(self, images: Array, labels: Array) -> float:
@@ -343,7 +342,8 @@ class RecordedModel:
         known_ids = {id(variable) for leaf in self._leaves for _, _, variable in _parameters(leaf)}
         for layer in private_api.all_layers(self._net):
             is_random = hasattr(layer, "seed_generator") and _kind(layer) != "dropout"
-            unknown = [variable for variable in private_api.own_variables(layer) if id(variable) not in known_ids]
+            inner_ids = {id(weight) for inner in private_api.sublayers(layer) for weight in inner.weights}
+            unknown = [weight for weight in layer.weights if id(weight) not in known_ids | inner_ids]
             if is_random or (unknown and not isinstance(layer, layers.Dropout)):
                 reason = "draws random numbers" if is_random else "has parameters of its own"
                 raise SpecError(

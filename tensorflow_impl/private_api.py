@@ -44,11 +44,6 @@ def leave_gradients_unsummed(optimizer: Any) -> None:
     optimizer._all_reduce_sum_gradients = list
 
 
-def learning_rate(optimizer: Any) -> Any:
-    """Return the learning rate that an optimizer of Keras has: a schedule, or a variable. Its own property is a number."""
-    return optimizer._learning_rate
-
-
 def free(variable: Any) -> None:
     """Free the memory of a variable of Keras. From here its value is given in each call, by a `StatelessScope`."""
     variable._value = None
@@ -64,26 +59,16 @@ def all_layers(layer: Any, *, include_self: bool = True) -> list[Any]:
     return list(layer._flatten_layers(include_self=include_self))
 
 
-def own_variables(layer: Any) -> list[Any]:
-    """Return the variables that are attributes of a layer, without those of the layers inside it."""
-    return [*layer._trainable_variables, *layer._non_trainable_variables]
-
-
 def records_all_calls(model: Any) -> bool:
     """Return whether a model knows all operations that it calls: it is functional or sequential."""
     return isinstance(model, (Functional, keras.Sequential))
-
-
-def reset_name_counts() -> None:
-    """Let Keras count the names of layers from zero."""
-    global_state.set_global_attribute("object_name_uids", None)
 
 
 @contextmanager
 def new_name_counts() -> Generator[None]:
     """Count the names of layers from zero in a block, and go on with the former counts after it."""
     name_counts = global_state.get_global_attribute("object_name_uids")
-    reset_name_counts()
+    global_state.set_global_attribute("object_name_uids", None)
     try:
         yield
     finally:

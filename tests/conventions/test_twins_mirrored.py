@@ -23,7 +23,6 @@ _DEVICES = "TensorFlow's replicas may be devices of one process, whose memory no
 _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels on the CPU are NHWC."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
-_FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
 _WATCHED = "Torch's functions are watched as they are called; a graph computes later what its layers compute."
 _CALLED = "Torch's exchanges are Python's calls; TensorFlow's run inside a graph, which is called as a whole."
 EXCEPTIONS: dict[tuple[str, str], str] = {
@@ -37,7 +36,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     },
     **{("models.py", name): _FORMATS for name in ("to_device", "to_memory_format")},
     ("channels.py", "split"): _FORMATS,
-    ("weights.py", "orders"): _FLATTENED,
     **{
         ("optim.py", f"{name}.__init__"): "The kernel of an update is a switch of torch; TensorFlow's are always fused."
         for name in ("SGD", "Adam", "NativeOptimizer")
@@ -45,9 +43,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{
         ("private_api.py", name): "Each framework lacks public names of its own."
         for name in (
-            *("profiler_of_all_threads", "fsdp_collectives", "sends_gradients", "bucket_bytes", "with_signature"),
+            *("profiler_of_all_threads", "fsdp_collectives", "bucket_bytes", "with_signature"),
             *("set_heartbeat_timeout", "resource_dtype", "leave_gradients_unsummed", "free", "sublayers", "all_layers"),
-            *("records_all_calls", "reset_name_counts", "new_name_counts", "planes", "learning_rate", "own_variables"),
+            *("records_all_calls", "new_name_counts", "planes"),
         )
     },
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",

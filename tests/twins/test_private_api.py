@@ -50,17 +50,6 @@ def only_rank() -> Generator[None]:
         distributed.destroy_process_group()
 
 
-def sends_gradients(private: Any, twin: Twin) -> None:
-    import torch
-
-    with only_rank():
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-        assert private.sends_gradients(model)
-        with model.no_sync():
-            assert not private.sends_gradients(model)
-        assert private.sends_gradients(model)
-
-
 def bucket_bytes(private: Any, twin: Twin) -> None:
     """With the spec's default, the first bucket is as small as DDP makes it by itself."""
     import torch
@@ -127,14 +116,6 @@ def planes(private: Any, twin: Twin) -> None:
     assert any("MatMul" in span.name for span in spans)
 
 
-def learning_rate(private: Any, twin: Twin) -> None:
-    import keras
-
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
-    assert private.learning_rate(keras.optimizers.SGD(schedule)) is schedule
-    assert float(private.learning_rate(keras.optimizers.SGD(0.5))) == 0.5
-
-
 def free(private: Any, twin: Twin) -> None:
     import keras
 
@@ -159,16 +140,6 @@ def layers_of_a_model(private: Any, twin: Twin) -> None:
     assert model in private.all_layers(model)
 
 
-def own_variables(private: Any, twin: Twin) -> None:
-    import keras
-
-    layer = keras.layers.BatchNormalization()
-    layer.build((None, 3))
-    trainable, others = [layer.gamma, layer.beta], [layer.moving_mean, layer.moving_variance]
-    assert [*map(id, private.own_variables(layer))] == [*map(id, trainable + others)]
-    assert private.own_variables(keras.Sequential([layer])) == []
-
-
 def records_all_calls(private: Any, twin: Twin) -> None:
     import keras
 
@@ -188,8 +159,6 @@ def name_counts(private: Any, twin: Twin) -> None:
         with private.new_name_counts():
             assert keras.layers.Dense(2).name == "dense"
         assert keras.layers.Dense(2).name == "dense_2"
-        private.reset_name_counts()
-        assert keras.layers.Dense(2).name == "dense"
 
 
 USES: dict[str, dict[str, Callable[[Any, Twin], None]]] = {
@@ -197,7 +166,6 @@ USES: dict[str, dict[str, Callable[[Any, Twin], None]]] = {
         "compilation_count": compilation_count_of_torch,
         "profiler_of_all_threads": profiler_of_all_threads,
         "fsdp_collectives": fsdp_collectives,
-        "sends_gradients": sends_gradients,
         "bucket_bytes": bucket_bytes,
         "with_signature": with_signature,
     },
@@ -207,13 +175,10 @@ USES: dict[str, dict[str, Callable[[Any, Twin], None]]] = {
         "resource_dtype": resource_dtype,
         "leave_gradients_unsummed": leave_gradients_unsummed,
         "planes": planes,
-        "learning_rate": learning_rate,
-        "own_variables": own_variables,
         "free": free,
         "sublayers": layers_of_a_model,
         "all_layers": layers_of_a_model,
         "records_all_calls": records_all_calls,
-        "reset_name_counts": name_counts,
         "new_name_counts": name_counts,
     },
 }
