@@ -41,6 +41,12 @@ def test_the_twin_keeps_the_contract_of_one_small_model(twins: Twins, check: str
     assert faults(TwinUnderTest(twins, tmp_path, **SMALL), check) == []
 
 
+def test_a_twin_of_keras_builds_layers_whose_names_have_dots(twins: Twins, framework: str, tmp_path: Path) -> None:
+    if framework not in keras_environment.TWINS:
+        pytest.skip("the other twins build them in their tests of models")
+    assert faults(TwinUnderTest(twins, tmp_path, model_steps={"resnet18": 1}), "models") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("check", conformance.CHECKS)
 def test_the_twin_keeps_the_contract(twins: Twins, check: str, tmp_path: Path) -> None:

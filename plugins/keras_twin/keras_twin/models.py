@@ -55,14 +55,12 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
     for layer in architecture.leaves():
         if not isinstance(layer, architectures.ReLU):
             built = model.get_layer(layer.name)
-            layers.append(
-                {
-                    "name": layer.name,
-                    "kind": type(layer).__name__,
-                    "output_shape": list(built.output.shape[1:]),
-                    "values": _size(built.variables),
-                }
-            )
+            layers.append({
+                "name": layer.name,
+                "kind": type(layer).__name__,
+                "output_shape": list(built.output.shape[1:]),
+                "values": _size(built.variables),
+            })  # fmt: skip
     return {
         "framework": f"keras-{keras.backend.backend()}",
         "model": architecture.name,
@@ -91,6 +89,10 @@ class TrainedModel(keras.Model):
         super().__init__(*arguments, **options)
         self.step_loss = _Last(name="step_loss")
         self.sum_over_replicas: SumOverReplicas = lambda tensor: tensor
+
+    def get_layer(self, name: str) -> Any:
+        """Return a layer by its name in the architecture."""
+        return super().get_layer(name.replace(".", "-"))
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -144,7 +146,7 @@ class _Builder:
         return x
 
     def _apply(self, layer: Layer, x: Any) -> Any:
-        options: dict[str, Any] = {"name": layer.name}
+        options: dict[str, Any] = {"name": layer.name.replace(".", "-")}  # torch takes no dots in the names of parameters
         match layer:
             case architectures.Conv():
                 x, padding = self._padded(layer, x)
