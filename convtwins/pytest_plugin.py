@@ -237,13 +237,13 @@ def fraction(value: float | str) -> float:
     """Return a limit as a fraction. `5%` is 0.05.
 
     Raises:
-        ValueError: it is no finite number, or below 0.
+        ValueError: it is no finite number, below 0, or 1 or more without a percent sign.
         TypeError: it is no number.
     """
     text = str(value).strip()
     number = float(text[:-1]) / 100.0 if text.endswith("%") else float(value)
-    if not (math.isfinite(number) and number >= 0.0):
-        raise ValueError(text)
+    if not (math.isfinite(number) and number >= 0.0 and (number < 1.0 or text.endswith("%"))):
+        raise ValueError(f"A limit is a fraction below 1, such as 0.05, or has a percent sign, such as '5%'. Received: {text}.")
     return number
 
 

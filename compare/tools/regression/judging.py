@@ -249,7 +249,11 @@ def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterat
             unreliable = [name for name, side in sides.items() if not usable_samples(side, metric)]
             update = {"method": "none", "verdict": "not judged", "change": without_interval, "unreliable": unreliable}
             change = change.model_copy(update=update)
-        yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if is_judged and inert else change
+        if is_judged and inert:
+            threshold = criteria.threshold if change.limit is None else change.limit
+            update = {"method": "none", "verdict": "no change shown", "not_ruled_out": math.expm1(unwritten) > threshold}
+            change = change.model_copy(update=update)
+        yield change
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))
         image = 1.0 / next(iter(pair.now.tests.values())).num_examples
@@ -295,6 +299,7 @@ def _build_change(
         candidate=candidate,
         change=ratio,
         limit=pair.now.limit,
+        unwritten=unwritten,
     )
 
 

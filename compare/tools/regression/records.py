@@ -99,6 +99,8 @@ class Change(Frozen):
     """Sides without a reliable time. Empty if the times are judged, and if each side has some, but no pair has both."""
     limit: float | None = None
     """Growth that counts, if the benchmark has one of its own."""
+    unwritten: float = 0.0
+    """The most that digits which a command left out can change the logarithm of the ratio."""
     not_ruled_out: bool = False
     """No regression was shown, but the interval reaches beyond the threshold: the noise may hide one."""
 
@@ -199,6 +201,10 @@ class Judgement(Frozen):
     def num_not_ruled_out(self) -> int:
         """Figures that are not shown to be worse, but may be worse by more than their threshold."""
         return sum(change.not_ruled_out for change in self.changes)
+
+    def lacks_digits(self, change: Change) -> bool:
+        """Return whether no number of pairs would rule a growth out, because a command writes too few digits."""
+        return 2.0 * change.unwritten > self.limit_of(change)
 
     def limit_of(self, change: Change) -> float:
         """Return the growth of a figure that counts, or the loss of accuracy."""

@@ -158,8 +158,10 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
     undecided += [f"{name}: in the base, and not measured now." for name in judgement.missing]
     undecided += ["Nothing was measured on both sides."] * (not judgement.changes)
     more = _samples(judgement) if judgement.kind == "benchmarks" else "repeats"
+    digits = "The command writes it in too few digits"
     unsure = [
-        f"{change_words(change)}. More {'seeds' if change.is_accuracy else more} would tell."
+        f"{change_words(change)}. "
+        + (f"{digits}." if judgement.lacks_digits(change) else f"More {'seeds' if change.is_accuracy else more} would tell.")
         for change in judgement.changes
         if change.not_ruled_out
     ]
@@ -194,6 +196,8 @@ def _samples(judgement: Judgement) -> str:
 def _pairs_needed(judgement: Judgement) -> int | None:
     """Return the number of pairs that would rule out the threshold for all figures. None: for one, no number of pairs would."""
     changes = [change for change in judgement.changes if change.not_ruled_out and not change.is_accuracy]
+    if any(map(judgement.lacks_digits, changes)):
+        return None
     pair_counts = [
         pairs_needed(change.change, 1.0 + judgement.limit_of(change), one_look=judgement.one_look) for change in changes
     ]

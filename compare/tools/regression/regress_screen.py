@@ -181,6 +181,8 @@ def _verdict(judgement: Judgement) -> str:
 
 def _limits(judgement: Judgement) -> str:
     seconds, accuracy = map(percent_words, (judgement.threshold, judgement.accuracy_threshold))
+    if judgement.kind == "benchmarks":
+        return f"Limit: {seconds}."
     return f"Limits: {seconds} of seconds and MiB, {accuracy} of accuracy."
 
 
@@ -226,7 +228,8 @@ def _unsure(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int |
     if open_changes := [change for change in judgement.changes if change.not_ruled_out]:
         is_known = judgement.paired and pairs is not None and not any(change.is_accuracy for change in open_changes)
         first = _figure(open_changes[0], judgement) if len(open_changes) == 1 else lines[0]
-        lines[0] = ScreenLine(first.start, f"{first.end}; about {pairs} pairs would tell" if is_known else first.end)
+        hint = "; the command writes too few digits" * all(map(judgement.lacks_digits, open_changes))
+        lines[0] = ScreenLine(first.start, f"{first.end}; about {pairs} pairs would tell" if is_known else f"{first.end}{hint}")
     return lines
 
 
@@ -297,7 +300,7 @@ def _next(judgement: Judgement, pairs: int | None, measured_by: MeasuredBy | Non
         return [(GO_ON_IDLE, measured_by.again())]
     if few or pairs is not None:
         return [("more pairs", measured_by.in_a_new_folder("--repeats", str(max(pairs or 0, VERDICT_PAIRS))))]
-    if not judgement.num_not_ruled_out:
+    if all(judgement.lacks_digits(change) for change in judgement.changes if change.not_ruled_out):
         return []
     if is_of_runs:
         return [("longer runs", "the same command with more --epochs, into a new folder")]

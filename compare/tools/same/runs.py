@@ -77,7 +77,9 @@ def keeping(folder: Path) -> Generator[None]:
             names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
             words = f"What was measured is in {folder}: {wording.listed(names, _MOST_NAMES)}."
             if any(folder.glob("*.jsonl")):
-                words += " To use A.jsonl or B.jsonl there again, name it in the place of its command."
+                words += (
+                    " A.jsonl or B.jsonl there can stand in the place of its command. With --copies it needs all its copies."
+                )
             if isinstance(error, OSError) and error.filename is not None:  # a closed stdout has none
                 error = CommandError(f"{error}. {atomic_files.remedy(error, 'name another file or folder')}")
             if names and isinstance(error, UserError):

@@ -31,7 +31,7 @@ from compare.tools.same.runs import Runner
 from compare.tools.same.subjects import LOSSES_WORD, Columns, CommandError, Subject
 
 _GOLDEN_VERSION = 1
-_GOLDEN_REMEDY = "Take it back from your repository, or remove it and store it again."
+_GOLDEN_REMEDY = "Name the file that same --golden has written, or take it back from your repository."
 _Step = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 

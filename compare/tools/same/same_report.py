@@ -148,6 +148,8 @@ def _answer(comparison: CurveComparison) -> Statement:
         case "same":
             digits = [curve.digits for curve in comparison.curves if curve.digits is not None]
             values["how"] = f"to the {min(digits).words} that are written" if digits else "bit for bit"
+            if (end := comparison.aligned.both_end) is not None:
+                return _statement("curves_same_until", "finding", {**values, "end": end})
             return _statement("curves_same", "finding", values)
         case "rounding":
             kind = "curves_rounding" if comparison.is_moved else "curves_unit" if comparison.is_by_unit else "curves_repeat"

@@ -314,6 +314,7 @@ def _blunt(values: Mapping[str, Any]) -> str:
 
 TEMPLATES: dict[str, Template | Below] = {
     "curves_same": "Yes: all {steps:step} have the same loss, {how}.",
+    "curves_same_until": "Yes, until both are no number at step {end}: {steps:step} before it with the same loss, {how}.",
     "curves_stored": (
         "{steps:step} of A are stored in {file}. Nothing was compared. The same command compares with them from now on."
     ),

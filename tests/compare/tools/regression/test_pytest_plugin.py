@@ -235,7 +235,9 @@ def test_only_the_newest_stored_files_are_read(tmp_path: Path) -> None:
     assert [file["number"] for file in files] == [*range(21, 121)] and not odd
 
 
-@pytest.mark.parametrize("marker", ["limit='much'", "limit=-1", "metric='median2'", "threshold=1", "'5%'"])
+@pytest.mark.parametrize(
+    "marker", ["limit='much'", "limit=-1", "limit=5", "limit='5'", "metric='median2'", "threshold=1", "'5%'"]
+)
 def test_a_marker_that_cannot_be_read_ends_the_session(tmp_path: Path, marker: str) -> None:
     trees.write(tmp_path, {"test_a.py": f"import pytest\n@pytest.mark.convtwins({marker})\ndef test_a():\n    pass\n"})
     done = run_pytest(tmp_path, "test_a.py", "-q")
@@ -309,6 +311,9 @@ def test_the_interval_of_callables_in_turn_is_that_of_the_mean_over_turns_or_ove
     fresh = Paired([1.0] * 5, RATIOS, (0.5, 0.6), processes=5)
     assert (fresh.ratio, fresh.interval) == (paired.ratio, paired.interval)
     paired.assert_not_slower("5%")
+    for limit in (5, "5", "-5%"):  # 500 % would let everything pass
+        with pytest.raises(ValueError, match="percent sign"):
+            paired.assert_not_slower(limit)
     with pytest.raises(AssertionError, match="cannot tell"):
         paired.assert_not_slower(0.01)
     with pytest.raises(AssertionError, match="slower"):

@@ -794,6 +794,8 @@ def test_files_that_were_saved_at_other_hours_are_no_pairs(tmp_path: Path) -> No
     ("digits", "now", "verdict", "code"),
     [
         (1, 1.551, "no change shown", 5),  # 1.5 and 1.6: equal up to what is written
+        (1, 1.545, "no change shown", 5),  # 1.5 each time: nothing to test, and a growth of 5 % may hide in it
+        (3, 1.549, "no change shown", 0),
         (1, 1.95, "regression", 3),
         (3, 1.551, "worse, within the threshold", 0),
         (3, 1.651, "regression", 3),
@@ -812,6 +814,7 @@ def test_a_change_that_digits_left_out_can_make_is_not_shown(
             file.write_text(json.dumps(values))
     judged = judge(storage, None)
     assert verdicts(judged, "figure") == [verdict] and judged.exit_code == code
+    assert [judged.lacks_digits(change) for change in judged.changes] == [digits == 1]
 
 
 def test_a_figure_that_cannot_be_tested_yet_is_in_the_family_already(tmp_path: Path) -> None:

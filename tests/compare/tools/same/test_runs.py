@@ -157,7 +157,7 @@ def compared(*words: object) -> tuple[str, dict[str, int]]:
 def test_copies_that_stayed_are_read_beside_their_file_in_the_place_of_a_command() -> None:
     ended = convtwins("same", training(), training(5e-6, failing="5"), *MOVED)
     files = {path.name: path for path in Path("results").glob("*-same-*/*.jsonl")}
-    assert "The answer with 3 copies: another training." in ended.stderr and "name it in the place" in ended.stderr
+    assert "The answer with 3 copies: another training." in ended.stderr and "in the place of its command" in ended.stderr
     assert compared(files["A.jsonl"], files["B.jsonl"]) == ("another training", {"A": 5, "B": 4})
     assert compared(files["A.jsonl"], training(5e-6)) == ("rounding", {"A": 5, "B": 12})
     assert convtwins("same", files["A.jsonl"], "--golden", "golden.json", *MOVED).exit_code == 1
