@@ -336,7 +336,7 @@ class BenchmarkRuns(PairLoop[BenchmarkSide, BenchmarkRun]):
         }
 
     def _refuse_other_benchmarks(self) -> None:
-        """Refuse sides without a common benchmark, and a base without the one that is named, as soon as they are warm."""
+        """Refuse sides without a common benchmark, and a base without the named one. Both are known when the sides are warm."""
         first, *others = self._warm_names.values()
         shared = [name for name in first if all(name in names for names in others)]
         if not shared:

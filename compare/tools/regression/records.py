@@ -194,7 +194,7 @@ class Judgement(Frozen):
 
     @property
     def num_judged(self) -> int:
-        """Figures and facts but for accuracies of too few seeds, which are only shown."""
+        """Number of figures and facts, except accuracies of too few seeds: these are only shown."""
         return len(self.verdicts) - self.verdicts.count("not tested")
 
     @property
