@@ -18,6 +18,7 @@ OTHERS = {
     ("scaling", "--replicas"): "several numbers make rows",
     ("plan", "--kinds"): "of a projection, which is weak if nothing is said",
     ("optimize", "--repeats"): "one run has no spread, by which a configuration is dropped",
+    ("regress", "--repeats"): "a verdict needs five pairs",
     ("infer", "--calls"): "a quantile needs several",
     ("bisect", "--environments"): "typer has no option with any number of values: the others are arguments",
     ("preprocess", "--workers"): "workers of an engine, which has at least one",
