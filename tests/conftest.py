@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import hypothesis
 import pytest
 from threadpoolctl import threadpool_limits
 
-pytest.register_assert_rewrite("tests.support")  # so that a changed screen shows what has changed
+if "tests.support" not in sys.modules:  # as where `pytest-benchmark compare` has read this file under another name
+    pytest.register_assert_rewrite("tests.support")  # so that a changed screen shows what has changed
 
 PROJECT = Path(__file__).parents[1]
 
