@@ -47,12 +47,12 @@ from compare.tools.regression.benchmark_command import BenchmarkCommand
 from compare.tools.regression.benchmark_runs import BenchmarkRuns
 from compare.tools.regression.benchmark_sides import BenchmarkSide
 from compare.tools.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.tools.regression.measured import COMMAND_SECONDS, FIGURE
+from compare.tools.regression.measured import COMMAND_SECONDS
 from compare.tools.regression.pair_loop import PairLoop
 from compare.tools.regression.pairs import PairedRuns
 from compare.tools.regression.records import WASTED_PAIRS
 from compare.tools.regression.revisions import LOCK_FILES, RevisionError
-from compare.tools.regression.samples import SubjectPair, is_time, pair_subjects, written_step
+from compare.tools.regression.samples import SubjectPair, is_time, pair_subjects, unwritten
 
 SideT = TypeVar("SideT")
 PreparedT = TypeVar("PreparedT")
@@ -469,8 +469,7 @@ def _ratio(folder: Path, query: BisectionQuery) -> Ratio | None:
         return None
     ratios = [(math.exp(logarithm), 1.0) for logarithm in pair.log_ratios(query.metric)]
     values = [value for side in pair.samples(query.metric) for value in side]
-    unwritten = written_step(values) / min(values) if values and query.metric == FIGURE else 0.0
-    return statistics.paired_ratio(ratios, rounding=unwritten)
+    return statistics.paired_ratio(ratios, rounding=unwritten(query.metric, values))
 
 
 def _with_doubts(trial: BisectionTest, candidates: Candidates[Any], folder: Path, query: BisectionQuery) -> BisectionTest:

@@ -26,7 +26,7 @@ from compare.statistics.statistics import (
     spread,
 )
 from compare.tools.regression import facts
-from compare.tools.regression.measured import FIGURE, Measurement
+from compare.tools.regression.measured import Measurement
 from compare.tools.regression.records import (
     ACCURACY,
     FAILED,
@@ -44,8 +44,8 @@ from compare.tools.regression.samples import (
     is_time,
     pair_interleaved_files,
     pair_subjects,
+    unwritten,
     usable_samples,
-    written_step,
 )
 
 
@@ -239,10 +239,10 @@ def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterat
         first, second = ([math.log(value) for value in values] for values in (before, now))
         paired = pair.log_ratios(metric) if pair.paired and is_judged else []
         estimate = mean_difference(paired) if paired else mean_difference_of_samples(first, second)
-        unwritten = written_step([*before, *now]) / min(*before, *now) if metric == FIGURE else 0.0
+        left_out = unwritten(metric, [*before, *now])
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
-        change = _build_change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look, unwritten=unwritten)
+        change = _build_change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look, left_out=left_out)
         if not is_judged:
             without_interval = change.change.model_copy(update={"low": None, "high": None, "p": None})
             sides = {"baseline": pair.before, "candidate": pair.now}
@@ -251,7 +251,7 @@ def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterat
             change = change.model_copy(update=update)
         if is_judged and inert:
             threshold = criteria.threshold if change.limit is None else change.limit
-            update = {"method": "none", "verdict": "no change shown", "not_ruled_out": math.expm1(unwritten) > threshold}
+            update = {"method": "none", "verdict": "no change shown", "not_ruled_out": math.expm1(left_out) > threshold}
             change = change.model_copy(update=update)
         yield change
     if pair.tests_accuracy:
@@ -271,13 +271,13 @@ def _build_change(
     scale: Callable[[float], float],
     *,
     one_look: bool,
-    unwritten: float = 0.0,
+    left_out: float = 0.0,
 ) -> Change:
     """A change that is not yet judged.
 
     Args:
         scale: turns the estimate into the figure that is shown.
-        unwritten: the most that digits which were not written can change the estimate. All runs may be rounded alike, so more
+        left_out: the most that digits which were not written can change the estimate. All runs may be rounded alike, so more
             of them do not help.
     """
     baseline, candidate = spread(before), spread(now)
@@ -285,9 +285,9 @@ def _build_change(
     num_samples = min(len(before), len(now))
     looks = None if one_look else num_samples
     known = math.isfinite(estimate.error) and (one_look or num_samples >= LEAST_PAIRS)
-    half_width = critical(estimate.freedom, looks) * estimate.error + unwritten if known else math.nan
+    half_width = critical(estimate.freedom, looks) * estimate.error + left_out if known else math.nan
     low, high = (scale(estimate.mean + side * half_width) for side in (-1.0, 1.0)) if known else (None, None)
-    at_least = math.copysign(max(abs(estimate.mean) - unwritten, 0.0), estimate.mean)
+    at_least = math.copysign(max(abs(estimate.mean) - left_out, 0.0), estimate.mean)
     p = corrected_p(estimate._replace(mean=at_least), looks) if known else None
     ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=num_samples, p=p)
     return Change(
@@ -299,7 +299,7 @@ def _build_change(
         candidate=candidate,
         change=ratio,
         limit=pair.now.limit,
-        unwritten=unwritten,
+        unwritten=left_out,
     )
 
 

@@ -39,9 +39,15 @@ def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = Fa
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
-def written_step(values: Sequence[float]) -> float:
-    """Return a unit of the last decimal place that any of these values has, at most 0.1: 0.01 of 1.5 and 1.52."""
-    return float(min(Decimal(1).scaleb(int(Decimal(repr(value)).as_tuple().exponent)) for value in (0.1, *values)))
+def unwritten(metric: str, values: Sequence[float]) -> float:
+    """Return the most that digits which a command left out can change the logarithm of a ratio of these values.
+
+    It is a unit of the last decimal place that any of them has, at most 0.1: 0.01 of 1.5 and 1.52.
+    """
+    if metric != FIGURE or not values:
+        return 0.0
+    places = min(int(Decimal(repr(value)).as_tuple().exponent) for value in (0.1, *values))
+    return float(Decimal(1).scaleb(places)) / min(values)
 
 
 def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
