@@ -1,5 +1,6 @@
 """The clock of real runs: no batch is free, every shape is built before it is timed, and all ranks are waited for."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,8 @@ def test_ranks_whose_clocks_differ_are_named(framework: str, tmp_path: Path) -> 
 def test_a_rank_whose_clock_is_slow_is_named(framework: str, tmp_path: Path) -> None:
     result = planted(framework, tmp_path, "slow_clock", {"mode": "multi_process"})
     assert result.status == "failed"
-    assert f"clocks that disagree: the timed steps of rank 1 of {framework}: by the run's own clock it lasted " in result.reason
+    # On a busy machine the part in which it is seen first may be a longer one than the timed steps.
+    assert re.search(f"clocks that disagree: .+ of rank 1 of {framework}: by the run's own clock it lasted ", result.reason)
 
 
 OTHERS: list[dict[str, Any]] = [
