@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 
 from common.models import sharding
-from pytorch_impl import collectives, models
+from pytorch_impl import collectives
 
 
 def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: str) -> nn.Module:
@@ -159,8 +159,7 @@ def _exchange(local_slice: torch.Tensor, slices: list[slice], layer: _Split) -> 
     """
     local_slice, group = _dense(local_slice, layer), layer.group
     shapes = [(len(local_slice), part.stop - part.start, *local_slice.shape[2:]) for part in slices]
-    is_channels_last = layer.memory_format == "channels_last" and local_slice.dim() == 4
-    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
+    memory_format = _memory_format(layer, local_slice.dim())
     parts = [
         local_slice
         if peer == layer.rank
@@ -180,7 +179,12 @@ def _dense(tensor: torch.Tensor, layer: _Split) -> torch.Tensor:
 
     Its own strides do not tell the format. A tensor with one channel has both formats, and another rank may have more channels.
     """
-    return models.to_memory_format(tensor, layer.memory_format) if tensor.dim() == 4 else tensor.contiguous()
+    return tensor.contiguous(memory_format=_memory_format(layer, tensor.dim()))
+
+
+def _memory_format(layer: _Split, dimensions: int) -> torch.memory_format:
+    """Return the layer's memory format of tensors with so many dimensions. Only those with four have a choice."""
+    return torch.channels_last if layer.memory_format == "channels_last" and dimensions == 4 else torch.contiguous_format
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
