@@ -56,7 +56,7 @@ _PLAN = "--modes data_parallel,multi_process,parameter_server,tensor_parallel,pi
 _REGRESS = "--frameworks pytorch --model mini_xception --epochs 3 --limit 400 --batch-size 32 --repeats 6"
 _BARS = "tests.benchmarks.bars --parts"
 MEASURED = {
-    "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-proof --repeats 3"]),
+    "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-turns --no-proof --repeats 3"]),
     "keras": Entry(kinds.KERAS, [f"{_KERAS} --model simple_cnn --data digits", f"{_KERAS} {_SHORT}"]),
     "keras-jax": Entry(kinds.KERAS, [f"{_KERAS_JAX} --model simple_cnn --data digits", f"{_KERAS_JAX} {_SHORT}"]),
     "suite": Entry(kinds.BARS, [f"{_BARS} harness,overhead,start_up"]),
