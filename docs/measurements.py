@@ -56,7 +56,7 @@ _PLAN = "--modes data_parallel,multi_process,parameter_server,tensor_parallel,pi
 _REGRESS = "--frameworks pytorch --model mini_xception --epochs 3 --limit 400 --batch-size 32 --repeats 6"
 _BARS = "tests.benchmarks.bars --parts"
 MEASURED = {
-    "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-turns --no-proof --repeats 3"]),
+    "modes": Entry(kinds.MODES, [f"run {_SHORT} --modes all --oversubscribe --no-turns --no-proof --repeats 5"]),
     "keras": Entry(kinds.KERAS, [f"{_KERAS} --model simple_cnn --data digits", f"{_KERAS} {_SHORT}"]),
     "keras-jax": Entry(kinds.KERAS, [f"{_KERAS_JAX} --model simple_cnn --data digits", f"{_KERAS_JAX} {_SHORT}"]),
     "suite": Entry(kinds.BARS, [f"{_BARS} harness,overhead,start_up"]),
@@ -66,7 +66,7 @@ MEASURED = {
     ),
     "flat": Entry(kinds.BARS, [f"{_BARS} flat"]),
     "preprocess": Entry(kinds.SCANS, ["preprocess tomato-leaf-subset.tar --workers 1,2,4,8 --repeats 3"]),
-    "switches": Entry(kinds.SWITCHES, [f"optimize {_LAYERS} --steps 8"]),
+    "switches": Entry(kinds.SWITCHES, [f"optimize {_LAYERS} --only arithmetic,memory_format,allocator,onednn --steps 8"]),
     "layers": Entry(kinds.LAYERS, [f"layers {_LAYERS} --calls 5"]),
     "plan": Entry(kinds.PREDICTIONS, [f"plan --model simple_cnn --data digits --image-size 32 --limit 1280 {_PLAN}"]),
     "steps": Entry(
