@@ -27,8 +27,13 @@ RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "meas
 _MAX_BARS, _MIN_BARS = 8, 3
 """Number of layouts on the first screen: of all frameworks together, and at least of each."""
 
-UNMEASURED = ["Nothing was measured.", "Measured errors so far: docs/measurements.md."]
-_PARTS = {"compute": "compute", "exposed": "exposed communication", "bubble": "bubble", "input": "input"}
+UNMEASURED = ["Nothing was measured here.", "How far off earlier predictions were: docs/measurements.md."]
+_PARTS = {
+    "compute": "computing",
+    "exposed": "waiting for messages",
+    "bubble": "waiting for other devices",
+    "input": "waiting for input",
+}
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
 
