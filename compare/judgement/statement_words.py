@@ -339,7 +339,7 @@ def _decided(values: Mapping[str, Any]) -> str:
 
 
 def _not_decided(values: Mapping[str, Any]) -> str:
-    end = "Fewer than half of these runs have a partner, so no repeats were added. " if values["stuck"] else ""
+    end = "Fewer than half of these repeats made a pair, so no repeats were added. " if values["stuck"] else ""
     if values["rounds"] >= values["most_repeats"]:
         again = ", those made again included" if values["rounds"] > values["repeats"] else ""
         end = f"The most is {values['most_repeats']} (--most-repeats){again}. "

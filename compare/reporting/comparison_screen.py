@@ -547,7 +547,7 @@ def _remarks(
     inexact_rows = [row for row in stored.comparison.rows if row.spec.not_serial_because is not None and stored.runs[row.id]]
     if inexact_rows:
         modes = wording.listed(dict.fromkeys(row.spec.variant for row in inexact_rows), MAX_NAMED)
-        remarks.append(f"Train differently from serial on purpose: {modes}.")
+        remarks.append(f"These train differently from serial on purpose: {modes}.")
     if stored.signature is not None and stored.signature.confirmed:
         remarks.append(stored.signature.sentence)
     if number := len(statement_words.sentences([*findings.troubles, *findings.environments], summaries)):

@@ -155,7 +155,7 @@ def winner(layouts: Sequence[PredictedLayout]) -> str:
 def _winner(layouts: Sequence[PredictedLayout]) -> list[str]:
     ranked = prediction.best_of_each_mode(layouts)
     if not ranked:
-        return ["no layout can be predicted and fits."]
+        return ["no layout both fits and can be predicted."]
     best = ranked[0]
     tied = [layout for layout in ranked if _time_ratio(layout, best) <= 1 + TIE]
     by_part: dict[str, list[str]] = {}
@@ -312,7 +312,7 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         Column("efficiency", "projected efficiency", 2, short="eff."),
     )
     bands = (
-        "Bands: the smallest and largest measured over predicted of the layouts above."
+        "Bands: the smallest and largest ratio of measured to predicted time among the layouts above."
         if judged
         else "No bands: nothing was measured here. Add --measure."
     )
