@@ -309,8 +309,8 @@ def _simulate_families(generator: np.random.Generator, number: int) -> list[Self
             _most_alarms(number),
         ),
         (
-            f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}, each as large as {VERDICT_PAIRS} earlier pairs "
-            f"say is found ({percent(float(least_slowdowns.mean()) - 1, 1)} on average)",
+            f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}, each as large as {VERDICT_PAIRS} earlier "
+            f"pairs say is found ({percent(float(least_slowdowns.mean()) - 1, 1)} on average)",
             _rate(power),
             Bound(f"at least {100 * least_power:.3g} %", least_power),
         ),
