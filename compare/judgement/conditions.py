@@ -134,7 +134,7 @@ def division(stored: StoredComparison, one: Row, other: Row, ignored: Collection
         return ComparisonDivision("neither", f"tuned with different budgets ({budgets})")
     ours, theirs = row_conditions(stored, one), row_conditions(stored, other)
     if not ours or not theirs:
-        return ComparisonDivision("not known", "the conditions were not recorded")
+        return ComparisonDivision("not known", "they were not recorded")
     if missing := [CONDITIONS[name] for name in ours if NOT_RECORDED in (ours[name], theirs[name]) and name not in ignored]:
         return ComparisonDivision("not known", f"not recorded: {', '.join(missing)}")
     differing = [name for name in ours if name not in ignored and ours[name] != theirs[name]]

@@ -111,19 +111,19 @@ def _restarted(values: Mapping[str, Any]) -> str:
 def _fewer_replicas(values: Mapping[str, Any]) -> str:
     changes: list[str] = []
     if "batch_norm_images" in values:
-        sizes = f"{values['batch_norm_images']} images and not {values['planned_batch_norm_images']}"
-        changes.append(f"BatchNorm, where the model has it, normalised the {sizes} of a replica")
+        sizes = f"{values['batch_norm_images']} images instead of {values['planned_batch_norm_images']}"
+        changes.append(f"BatchNorm, where the model has it, then normalised {sizes} of a replica")
     if "learning_rate_for_replicas" in values:
         changes.append(f"the learning rate was scaled for {count(values['learning_rate_for_replicas'], 'replica')}")
-    change = " and ".join(changes) or "sums have fewer parts, so the same mathematics but for rounding"
+    change = " and ".join(changes) or "the mathematics stayed the same, up to rounding"
     replicas = ", then ".join(map(str, values["replicas"]))
     return f"{replicas} of {values['planned_replicas']} when it had finished {count(values['epochs'], 'epoch')}: {change}"
 
 
 def _nothing_timed(values: Mapping[str, Any]) -> str:
     batch, images = values["batch"], values["images"]
-    large = f"a batch of {batch} is larger than the training split of {images}, and " if batch > images > 0 else ""
-    return f"no epoch could be timed: {large}the first step of a run is not timed, and there was no other"
+    large = f" (a batch of {batch} holds all {images} training images)" if batch > images > 0 else ""
+    return f"no epoch could be timed: a run's first step is never timed, and there was no other{large}"
 
 
 def _too_short_training(values: Mapping[str, Any]) -> str:
@@ -170,8 +170,8 @@ def _noise_in_turns(values: Mapping[str, Any]) -> str:
     is_from_within = within >= MOSTLY_WITHIN * between
     advice = "longer runs help as much as more repeats" if is_from_within else "more repeats help, and longer runs hardly do"
     return (
-        f"How many times as fast one row is as another varies by {between:.1f} % from repeat to repeat. Unsteady times within "
-        f"a repeat alone would make {within:.1f} %. So {advice}."
+        f"The ratio of two rows' times varies by {between:.1f} % from repeat to repeat. Unsteady times within a repeat alone "
+        f"would make it vary by {within:.1f} %. So {advice}."
     )
 
 
@@ -229,7 +229,7 @@ def _spot_checks_passed(values: Mapping[str, Any]) -> str:
 def _first_losses(values: Mapping[str, Any]) -> str:
     verdict = {
         True: "the first losses agree",
-        None: "the first losses differ by no more than rounding may do here, which is too much to tell",
+        None: "the first losses differ, as rounding alone may make them here, so they show nothing",
         False: "THE FIRST LOSSES DO NOT AGREE, so do not compare the figures",
     }[values["agree"]]
     differ = f"differ between the {values['between']} by at most {values['difference']:.1e} of their size ({values['mode']})"
@@ -282,7 +282,7 @@ def _divisions_disagree(values: Mapping[str, Any]) -> str:
 
 def _shared_conditions(values: Mapping[str, Any]) -> str:
     conditions = values["conditions"].values()
-    return f"All {', '.join(['as above', *conditions])}." if values["as_above"] else f"All with {', '.join(conditions)}."
+    return f"All {', '.join(['as above', *conditions])}." if values["as_above"] else f"All hold for {', '.join(conditions)}."
 
 
 def _verdict(values: Mapping[str, Any], text: str, separator: str) -> str:
@@ -339,7 +339,7 @@ def _decided(values: Mapping[str, Any]) -> str:
 
 
 def _not_decided(values: Mapping[str, Any]) -> str:
-    end = "Fewer than half of these runs have a partner, so no repeats were added. " if values["stuck"] else ""
+    end = "Fewer than half of these repeats made a pair, so no repeats were added. " if values["stuck"] else ""
     if values["rounds"] >= values["most_repeats"]:
         again = ", those made again included" if values["rounds"] > values["repeats"] else ""
         end = f"The most is {values['most_repeats']} (--most-repeats){again}. "
@@ -436,9 +436,9 @@ TEMPLATES: Templates = {
     ),
     "not_interleaved": _not_interleaved,
     "out_of_step": RowTemplate(
-        "in some repeats its turns were other training steps than those of the other rows",
+        "in some repeats its turns trained other steps than those of the other rows",
         "repeat {repeats:,}",
-        "So whole runs are compared there, and what else the machine did counts more.",
+        "So whole runs are compared there, and other work on the machine counts more.",
     ),
     "made_later": RowTemplate(
         "not trained in turns with most other rows of a repeat, but before or after them, because a run was interrupted",
@@ -448,7 +448,7 @@ TEMPLATES: Templates = {
     "always_first": RowTemplate(
         "began too often before the rows that it took turns with",
         "{starts} of {repeats:successive repeat}, {turns} of {all_turns:turn}",
-        "What starts first may be slower, so ratios may be off. Orders alternate unless the suite has a defect: report it.",
+        "What starts first may be slower, so ratios may be off. The order should alternate: please report this.",
     ),
     "made_again": _made_again,
     "set_apart": _set_apart,
@@ -471,8 +471,8 @@ TEMPLATES: Templates = {
     "not_finished": RowTemplate("{status}: {reason}"),
     "broke_down": RowTemplate("became much worse before it ended", _broke_down, "Scores are those of the end."),
     "guesses": RowTemplate(
-        "no better than guessing, as far as {images} test images tell: always naming one class is right on {chance:.4f}",
-        "{accuracy:.4f}",
+        "no better than guessing, as far as {images} test images tell (always naming one class reaches {chance:.4f})",
+        "accuracy {accuracy:.4f}",
     ),
     "oversubscribed": RowTemplate("more replicas than cores, so they take turns", "{replicas} replicas on {cores:core}"),
     "fewer_micro_batches": RowTemplate(
@@ -505,7 +505,7 @@ TEMPLATES: Templates = {
         "{mhz:.0f} MHz, others {fastest_mhz:.0f}",
     ),
     # The same training.
-    "not_examined": "Identical training: not claimed: it was not examined.",
+    "not_examined": "Identical training: not examined, so nothing is claimed.",
     "identical_training": _identical_training,
     "update_rule": (
         "Weight updates: all frameworks use one formula of this suite. Their own optimizers round differently: with them "

@@ -122,17 +122,20 @@ class Proof(Frozen):
         losses = twins if mode is None else [rung for rung in mode_rungs if (rung.number, rung.aspect) == (6, "losses")]
         return losses, [rung for rung in mode_rungs if (rung.number, rung.aspect) == (8, "gradients")]
 
-    def why_one_update(self, framework: str | None = None, mode: str | None = None) -> str:
-        """Say why nothing is claimed, though some rungs passed: one update alone was judged."""
+    def why_one_update(self, framework: str | None = None, mode: str | None = None, apart: str = "") -> str:
+        """Say why nothing is claimed, though some rungs passed: one update alone was judged.
+
+        Args:
+            apart: how far the later losses differ, in brackets.
+        """
         framework_with_steps = self._framework_with_steps(framework)
         of_serial = mode is None or not MODES[mode].is_parallel or self._judges_one_update(framework_with_steps)
         losses, steps = self._later_rungs(framework_with_steps, None) if of_serial else self._later_rungs(framework, mode)
-        why = f"{LOSS_RISES}, so later losses are" if any(LOSS_RISES in rung.reason for rung in losses) else "later losses are"
+        rises = f"; {LOSS_RISES}" if any(LOSS_RISES in rung.reason for rung in losses) else ""
         if steps:
-            return f"{why} only shown, and so are gradients of single steps: one update alone was judged"
+            return f"one update alone was judged: later losses{apart} and gradients of single steps prove nothing here{rises}"
         return (
-            f"{why} only shown, and single steps were not compared: one update alone was judged (parity --single-steps judges "
-            "more)"
+            f"one update alone was judged (parity --single-steps judges more): later losses{apart} prove nothing here{rises}"
         )
 
     @property
@@ -150,7 +153,7 @@ class Proof(Frozen):
             parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
             where = [part for part in parts if part]
             return (
-                f"{len(failed)} of {len(self.rungs)} checks failed, first {first.name} "
+                f"{len(failed)} of {len(self.rungs)} checks failed, first: {first.name.lstrip('0123456789 ')} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
                 + f". This may come from what `match` found: {self.rounded}"
                 * bool(self.rounded and all(map(_may_be_rounding, failed)))
@@ -167,10 +170,10 @@ class Proof(Frozen):
             worst = max((rung for rung in free if rung not in losses), key=lambda rung: rung.max_relative_difference)
             few = worst.judged_steps is not None and worst.judged_steps < (worst.steps or 0)
             prefix = f"the first {worst.judged_steps} of " if few else ""
-            growth = f"differ by up to {worst.max_relative_difference:.1e} in {prefix}{worst.steps} steps"
+            apart = f" (up to {worst.max_relative_difference:.1e} apart in {prefix}{worst.steps} steps)"
             if self.verdict == "not claimed":
-                return f"{judged_text}; {self.why_one_update()}; free-running losses {growth}{when}"
-            return f"{judged_text}; free-running losses {growth}, which is shown and proves nothing{when}"
+                return f"{judged_text}; {self.why_one_update(apart=apart)}{when}"
+            return f"{judged_text}; later losses{apart} prove nothing here{when}"
         if not losses:
             return f"each mode trains as serial does in the same framework; {judged_text}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses

@@ -41,7 +41,7 @@ def reasons_not_claimed(
         elif timed_spec.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
         elif architecture.has_batch_norm and timed_spec.accumulation > 1:
-            reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
+            reasons[mode] = "gradients are added up over parts of each replica's shard, not of the whole batch"
     reasons |= dict.fromkeys(frameworks, WITHOUT_SWITCHES)
     if timed_spec.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
@@ -55,7 +55,7 @@ def other_baselines(timed_spec: Spec, architecture: Architecture, modes: Sequenc
         return {}
     micro_batches = spec.micro_batches(timed_spec.global_batch_size, timed_spec.pipeline.micro_batches)
     description = (
-        f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
+        f"serial that adds up the gradients of {micro_batches} parts of a batch, because BatchNorm sees one part at a time"
     )
     return dict.fromkeys(pipelines, description) if micro_batches > 1 else {}
 

@@ -349,11 +349,11 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
         models = ", ".join(sorted({f"{rung.model} with {rung.optimizer}" for rung in with_terms}))
         largest = max(difference for rung in with_terms for difference in rung.of_terms.values())
         sentences.append(
-            f"In {len(with_terms)} some gradients differ by more than {TOLERANCE:.0e} of their largest component (up to "
-            f"{largest:.1e}), and are judged {TERM_SCALE}: {models}. The reasons below name these arrays and their steps."
+            f"In {len(with_terms)} of them some gradients differ by more than {TOLERANCE:.0e} of their largest component (up "
+            f"to {largest:.1e}). They are judged {TERM_SCALE}: {models}. The reasons below name these arrays and their steps."
         )
     elif not failed:
-        sentences.append(f"All hold {TOLERANCE:.0e} of each array's largest component.")
+        sentences.append(f"All differences are at most {TOLERANCE:.0e} of each array's largest component.")
     if failed:
         first = failed[0]
         sentences.append(

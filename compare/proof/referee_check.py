@@ -356,9 +356,9 @@ def caution_sentences(lines: Sequence[RefereeComparison], longdouble_bits: int =
         sentences.append(f"Adam's epsilon is {EPSILON:g} in the rows `adam`, unless the spec sets one.")
     if any("epsilon" in line.optimizer for line in lines):
         sentences.append(
-            "With Adam's own epsilon the rounding of a gradient that is zero becomes a direction. So the first update has the "
-            "tolerance that this arithmetic gives each value. The last values of biases in front of BatchNorm, and the running "
-            "means that follow them, are not compared."
+            "With Adam's own epsilon, a gradient of zero moves its weight by its rounding. So each value of the first update "
+            "has a tolerance of its own, computed from this rounding. The last values of biases in front of BatchNorm, and the "
+            "running means that follow them, are not compared."
         )
     return sentences
 
@@ -381,7 +381,7 @@ def closer_framework_sentences(lines: Sequence[RefereeComparison]) -> list[str]:
             if best.difference == worst.difference:
                 sentences.append(f"{model}, {optimizer}, {what}: both are as close to the referee ({best.difference:.1e}).")
             elif worst.difference > RELU_FLIP_THRESHOLD:
-                not_sums = "That is no matter of sums alone."
+                not_sums = "The order of sums alone does not explain that."
                 sentences.append(f"{model}, {optimizer}, {what}: {best.framework} is closer ({pair_text}). {not_sums}")
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
@@ -406,6 +406,6 @@ def _flip_sentence(line: RefereeComparison, lines: Sequence[RefereeComparison]) 
     if tie_line.difference <= RELU_FLIP_THRESHOLD:
         return (
             f"{start} It is no fault: rounding decided {tie_line.ties} ties (a ReLU at zero, equal maxima) otherwise than in "
-            f"float64. With these decisions the referee differs by {tie_line.difference:.1e}."
+            f"float64. If the referee decides them alike, it differs by {tie_line.difference:.1e}."
         )
     return f"{start} None of the ties that were tried (a ReLU at zero, equal maxima) explain it. It may be a fault."

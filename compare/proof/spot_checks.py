@@ -559,5 +559,5 @@ def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str
     if not ratios:
         return []
     return [
-        f"the update of {wording.listed(sorted(ratios, key=lambda name: -ratios[name]))} is not that of learning rate {rate:g}"
+        f"the update of {wording.listed(sorted(ratios, key=lambda name: -ratios[name]))} does not fit learning rate {rate:g}"
     ]

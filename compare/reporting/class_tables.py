@@ -44,8 +44,8 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
                 | {"f1": 2 * hits / max(examples + predicted, 1)}
             )
     note = (
-        "Test split. Predictions: of the class's images in all repeats, each once a repeat. The quotients are of these. "
-        f"Precision: of what was taken for the class. Recall: of what is of the class. {ZERO}"
+        "Test split. Predictions: one of each image of the class in each repeat. Precision: how much of what was taken for "
+        f"the class is right. Recall: how much of the class was found. {ZERO}"
     )
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
 

@@ -213,7 +213,7 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     one, other, _ = first.times
     if kind == "disturbed":
         where = _in(wording.listed(places, MAX_NAMED) if all(places) else "")
-        return f"not known ({one.contestant} or {other.contestant}){where}: other programs took cores"
+        return f"{one.contestant} or {other.contestant}: not known{where}, as other programs took cores"
     quicker = [row_ratio.times[0].contestant for row_ratio in ratios]
     others = [
         f"{'' if name == one.contestant else f'{name} '}{_times(row_ratio)}{_in(place)}"
@@ -393,7 +393,8 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
             rows_by_verdict.setdefault(summary.parity, []).append(summary.name)
     for verdict, rows in rows_by_verdict.items():
         which = "all rows" if len(rows) == len(summaries) else wording.listed(rows, MAX_NAMED)
-        sentences.append(f"as they are timed, {which} {'is' if len(rows) == 1 else 'are'} {verdict}")
+        as_timed = f"{verdict} for {which} as {'it is' if len(rows) == 1 else 'they are'} timed"
+        sentences.append(f"the timed runs of {which} were not fully checked" if verdict == IN_FLOAT64 else as_timed)
     return sentences
 
 
@@ -528,7 +529,8 @@ def _remarks(
     if is_open and (least := resolution([judged.ratio for judged in tested], tested[0].family)) is not None:
         difference = verdict_words.difference_words(least)
         remarks.append(
-            f"Not decided is not equal: as times vary here, a difference of {difference} is found in {percent(POWER)} of cases."
+            f"Not decided is not equal: a difference of {difference} shows in {percent(POWER)} of cases, "
+            "a smaller one in fewer."
         )
     spec = stored.comparison.rows[0].spec
     proved = [
@@ -545,7 +547,7 @@ def _remarks(
     inexact_rows = [row for row in stored.comparison.rows if row.spec.not_serial_because is not None and stored.runs[row.id]]
     if inexact_rows:
         modes = wording.listed(dict.fromkeys(row.spec.variant for row in inexact_rows), MAX_NAMED)
-        remarks.append(f"Train differently from serial on purpose: {modes}.")
+        remarks.append(f"These train differently from serial on purpose: {modes}.")
     if stored.signature is not None and stored.signature.confirmed:
         remarks.append(stored.signature.sentence)
     if number := len(statement_words.sentences([*findings.troubles, *findings.environments], summaries)):

@@ -200,9 +200,10 @@ def _faster(
             kind = verdict_text(
                 judged, when_above="B is faster than A", when_below="A is faster than B", when_neither=judged.verdict
             )
-            quick, _, times = faster_side(judged.ratio, "B", "A")
-            side = "" if judged.verdict in ("above", "below") else f"{quick} "
-            kinds.setdefault(f"{kind} (times as fast)", []).append(f"{row.name} {side}{bounded_words(times)}")
+            is_decided = judged.verdict in ("above", "below")
+            times = faster_side(judged.ratio, "B", "A")[2] if is_decided else judged.ratio
+            kind += " (times as fast)" if is_decided else " (speed of B over that of A)"
+            kinds.setdefault(kind, []).append(f"{row.name} {bounded_words(times)}")
     return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 
@@ -265,7 +266,7 @@ def _sentences(
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
     run_in_both = [row_pair for row_pair in matched if all(summary.repeats_done for summary in row_pair)]
-    speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
+    speed = ["The machines differ. A ratio of the times would compare the machines too, so nothing is said about speed."]
     if same_machine:
         speed = [_no_verdict(row_pair, reasons[row_pair.a.id]) for row_pair in run_in_both if reasons[row_pair.a.id]]
         judged_by_row = {judged.name: judged for judged in verdicts(list(ratios.items()))}
@@ -280,7 +281,7 @@ def _sentences(
             )
             speed.append(
                 "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
-                "Only runs that are interleaved tell that apart."
+                "Only runs in turn tell that apart."
             )
     missing = [
         f"Not run in {name}: {', '.join(ids)}."

@@ -29,7 +29,7 @@ class NoiseRange(Frozen):
     @property
     def share(self) -> str:
         """How many of the ratios lie within the range, in words."""
-        return f"all {self.n}" if self.n < LEAST_FOR_A_TENTH else f"9 of 10 of {self.n}"
+        return f"all {self.n}" if self.n < LEAST_FOR_A_TENTH else f"90 % of {self.n}"
 
 
 def of_neighbours(neighbours: Sequence[tuple[float, float]]) -> NoiseRange | None:

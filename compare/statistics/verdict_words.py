@@ -102,8 +102,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
         return ""
     return (
         f" Times vary from run to run. Judging by how much {subject} varied here, such a comparison finds a difference of "
-        f"{difference_words(least)} in {percent(POWER)} of cases, and may miss a smaller one. That is an average over what the "
-        "true variation may be."
+        f"{difference_words(least)} in {percent(POWER)} of cases, and may miss a smaller one. This is an average, as repeats "
+        "show the variation only roughly."
     )
 
 

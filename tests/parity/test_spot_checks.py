@@ -49,9 +49,9 @@ SEEN: dict[str, tuple[str, ...]] = {
         "images are not those of the source, augmented as planned",
     ),
     "schedule_is_late": ("epoch 4: its ids, labels, pixels or learning rates",),
-    "rate_is_larger": ("the update of ", " is not that of learning rate 0.025"),
+    "rate_is_larger": ("the update of ", " does not fit learning rate 0.025"),
     "gradients_are_longer": (": gradients differ from the referee's",),
-    "a_bias_rests": (": the update of dense.bias is not that of learning rate 0.025",),
+    "a_bias_rests": (": the update of dense.bias does not fit learning rate 0.025",),
     "momentum_is_forgotten": (": gradients differ from the referee's",),
     "images_are_swapped_inside_the_step": (": gradients differ from the referee's",),
     "losses_are_told_smaller": (": losses differ from the referee's",),
@@ -134,8 +134,8 @@ def test_a_record_that_is_torn_or_of_other_arrays_is_a_fault_and_stops_nothing(t
 OTHER_EPOCH = "its ids, labels, pixels or learning rates are not the plan's"
 WORDS: dict[str, tuple[str, ...]] = {
     **{name: (OTHER_EPOCH,) for name in SEEN if "its ids" in "".join(SEEN[name])},
-    "rate_is_larger": ("is not that of learning rate", ": losses", ": gradients"),
-    "a_bias_rests": ("the update of dense.bias is not that of learning rate",),
+    "rate_is_larger": ("does not fit learning rate", ": losses", ": gradients"),
+    "a_bias_rests": ("the update of dense.bias does not fit learning rate",),
     "updates_are_left_out": ("the update of ", ": gradients differ", ": losses differ"),
     **{name: (SEEN[name][0],) for name in SEEN if "referee" in "".join(SEEN[name])},
 }

@@ -144,7 +144,8 @@ def _screen(facts: dict[str, Any]) -> Screen:
 
 def _noise_words(values: dict[str, Any]) -> str:
     noise_range = NoiseRange.model_validate(values)
-    return f"{noise_range.words}, in {noise_range.share} repeats of one loop. A single run shows no smaller change."
+    text = f"{noise_range.words} times as long as the one before, in {noise_range.share} repeats of one loop"
+    return f"{text}. A single run shows no smaller change."
 
 
 def _modes_words(framework: dict[str, Any]) -> str:

@@ -106,7 +106,8 @@ def experiment(cause: Cause) -> str:
     if cause.size is None:
         return f"Verified: with this corrected, the two differ by {cause.residual:.1e} there."
     also = f" (less at {listed(cause.places[1:], _MOST_PLACES)})" if cause.places[1:] else ""
-    return f"Verified: by itself it makes {cause.size:.1e} at {cause.at}{also}, and {cause.residual:.1e} once corrected."
+    differ = f"{cause.size:.1e} at {cause.at}{also}, and by {cause.residual:.1e} once corrected"
+    return f"Verified: alone it makes the two differ by {differ}."
 
 
 def note_line(cause: Cause) -> str:
@@ -159,7 +160,7 @@ def _one_of(forms: Sequence[str]) -> str:
 
 def _pairing(values: Mapping[str, Any]) -> str:
     pairs = [" were paired with ".join(", ".join(names) for names in sides) for sides in values["paired"]]
-    return f"By order alone {'; '.join(pairs)}. If that is wrong, name the pairs with --map."
+    return f"{'; '.join(pairs)}, by their order alone. If that is wrong, name the pairs with --map."
 
 
 def _initialisation(values: Mapping[str, Any]) -> str:
@@ -234,8 +235,8 @@ def _outputs(values: Mapping[str, Any]) -> str:
 def _flatten_order(values: Mapping[str, Any]) -> str:
     orders = {"chw": "channels, height, width", "hwc": "height, width, channels"}
     (one, other), (ours, theirs) = values["layers"], (orders[order] for order in values["orders"])
-    copied = "The rows of its kernel were reordered. Whoever copies these weights by hand must do so too"
-    end = copied if values["copied"] else "Whoever copies these weights by hand must reorder the rows of its kernel"
+    copied = "The rows of its kernel were reordered. If you copy these weights by hand, do so too"
+    end = copied if values["copied"] else "If you copy these weights by hand, reorder the rows of its kernel"
     places, axes = ("C, H, W", "1, 2, 0") if values["orders"][0] == "chw" else ("H, W, C", "2, 0, 1")
     end += f": kernel.reshape({places}, -1).transpose({axes}, 3).reshape(C * H * W, -1), where kernel is PyTorch's weight.T."
     return f"{one} takes an image flattened as {ours} in {values['one']}, {other} as {theirs} in {values['other']}. {end}"
@@ -375,7 +376,7 @@ CAUSES: dict[str, Template] = {
 
 
 NOTES = {
-    "flatten-order": "Whoever copies weights by hand must reorder the rows of {layers[1]} (--full says how).",
+    "flatten-order": "If you copy weights by hand, reorder the rows of {layers[1]} (--full says how).",
     "initialisation": "Not counted: as built, both draw other initial weights. For this match they were copied.",
 }
 """Line on the first screen for each difference that a match evens out."""
@@ -408,7 +409,7 @@ def _difference_begins(values: Mapping[str, Any]) -> str:
     rest = "" if values["rest_judged"] else " Layers behind it were not judged."
     if values.get("judged_in_part"):
         rest = " Layers behind it were judged in part."
-    return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
+    return f"The difference begins at {values['where']}, with {values['by']:.1e}.{rest}"
 
 
 def _no_known_cause(values: Mapping[str, Any]) -> str:
@@ -420,13 +421,13 @@ TEMPLATES: dict[str, Template | Below] = {
     "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
     "models_agree": _tolerating(f"Yes, except {{but}}: {_MODELS}. {_RUNGS_AGREE}"),
     "models_hold": _tolerating("Yes, except {but}."),
-    "models_part": "No: they differ first in: {rung}.",
+    "models_part": 'No: the first check that fails is "{rung}".',
     "models_part_by_convention": (
         "The same but for {rung}: Keras keeps the biased variance in BatchNorm, and has no option for the other one. No "
         "other check fails. The exit code is 1 until you accept this: add --accept {accept}."
     ),
     "models_not_judged": (
-        "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
+        "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:;}. Mend the port, and "
         "match again."
     ),
     "settings_may_part": ("These settings differ. All values that were compared agree, and others may not: {settings:,}."),
@@ -438,10 +439,10 @@ TEMPLATES: dict[str, Template | Below] = {
     "no_known_cause": Below(_no_known_cause),
     "fault_between": Below("The fault lies {place}."),
     "faults_without_name": (
-        "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
+        "A subclassed Keras model calls functions that are not recorded. A fault in one of them has no name here."
     ),
     "functions_not_recorded": (
-        "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings were not."
+        "A subclassed Keras model calls functions that are not recorded. Their results were compared, their settings were not."
     ),
     "nothing_proved": "{rung}: nothing is proved by {by:;}.",
     "optimizers_differ": lambda values: f"{optimizer_words(values)} They may act later than in these steps.",

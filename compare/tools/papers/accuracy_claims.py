@@ -212,8 +212,8 @@ class AccuracyLoss(_RunsDiffer):
             loss = "a loss, but " if difference.is_shown and difference.high < 0 else ""
             return CANNOT_TELL, f"{difference.words}: {loss}not the {self.points:g} that were published"
         if difference.is_shown:
-            return "reproduced", f"{difference.words}, which holds the {self.points:g} that were published"
-        return CANNOT_TELL, f"{difference.words}, which holds a loss of {self.points:g}, and none as well"
+            return "reproduced", f"{difference.words}, which includes the {self.points:g} that were published"
+        return CANNOT_TELL, f"{difference.words}, which leaves both possible: a loss of {self.points:g}, and none"
 
     def judge(self, results: LocalResults) -> Judgement:
         published, corrected = self.differences(results)

@@ -291,7 +291,7 @@ def _departures(plan: ReproductionPlan, comparison: Comparison) -> list[str]:
     if not paper.matches_classes(comparison.class_names):
         sentences.append(_OTHER_DATA)
     sentences += [
-        f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
+        f"Set by the caller, in all runs: {field} = {value}. This replaces what is said of it here."
         for field, value in store.flatten(dict(plan.setting.values)).items()
     ]
     return sentences

@@ -27,8 +27,13 @@ RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "meas
 _MAX_BARS, _MIN_BARS = 8, 3
 """Number of layouts on the first screen: of all frameworks together, and at least of each."""
 
-UNMEASURED = ["Nothing was measured.", "Measured errors so far: docs/measurements.md."]
-_PARTS = {"compute": "compute", "exposed": "exposed communication", "bubble": "bubble", "input": "input"}
+UNMEASURED = ["Nothing was measured here.", "How far off earlier predictions were: docs/measurements.md."]
+_PARTS = {
+    "compute": "computing",
+    "exposed": "waiting for messages",
+    "bubble": "waiting for other devices",
+    "input": "waiting for input",
+}
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
 
@@ -150,7 +155,7 @@ def winner(layouts: Sequence[PredictedLayout]) -> str:
 def _winner(layouts: Sequence[PredictedLayout]) -> list[str]:
     ranked = prediction.best_of_each_mode(layouts)
     if not ranked:
-        return ["no layout can be predicted and fits."]
+        return ["no layout both fits and can be predicted."]
     best = ranked[0]
     tied = [layout for layout in ranked if _time_ratio(layout, best) <= 1 + TIE]
     by_part: dict[str, list[str]] = {}
@@ -307,7 +312,7 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         Column("efficiency", "projected efficiency", 2, short="eff."),
     )
     bands = (
-        "Bands: the smallest and largest measured over predicted of the layouts above."
+        "Bands: the smallest and largest ratio of measured to predicted time among the layouts above."
         if judged
         else "No bands: nothing was measured here. Add --measure."
     )

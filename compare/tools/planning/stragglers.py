@@ -148,7 +148,7 @@ def verdicts(slowdowns: list[SlowdownResult]) -> list[str]:
         else:
             finding = (
                 f"a step takes {low} times as long in {least[1].words}, {high} in {most[1].words}; in the others between "
-                "these. Each interval is that of its mode alone, and compares no modes."
+                "these. No mode was tested against another."
             )
         sentences.append(f"{name}, {straggler}: {finding}")
     return sentences

@@ -209,7 +209,7 @@ def _sentences(
         lines.append(f"Beside {titles[outcome.last_good]}: {_why_open(change_test)}.")
         lines.append(_how_to_go_on(change_test))
     elif outcome.outcome == "gradual":
-        title = f"CANNOT TELL which change: {bad} crosses the border, and alone is not shown to be worse."
+        title = f"CANNOT TELL which change: {bad} is the first bad one, and alone is not shown to be worse."
         lines.append(
             f"At {bad}, {figure} crosses the border of {ends.border:.3f} times the base's. Beside "
             f"{titles[outcome.last_good]} it is {_times(change_test)} as large. Several changes may share the growth."
@@ -226,7 +226,7 @@ def _sentences(
             lines.append(f"At {titles[last.later]}: {_why_open(last)}.")
         if last.ratio and not _is_few(last):
             lines.append(
-                f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}."
+                f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. Above {last.border:.3f} is bad."
             )
         lines.append(_how_to_go_on(last))
     method = [

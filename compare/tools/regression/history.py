@@ -375,7 +375,7 @@ def _screen(points: Sequence[HistoryPoint], folder: Path, trouble: Sequence[str]
             Paragraph(
                 "How sure",
                 [
-                    "Medians of runs that other work did not disturb. No change is tested: regress judges two measurements.",
+                    "Medians of runs that other work did not disturb. Nothing is judged: regress compares two measurements.",
                     *[FILES_UNWATCHED] * (SECONDS in metrics),
                 ],
             ),

@@ -167,7 +167,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
     ]
     if unsure and judgement.paired and (needed := _pairs_needed(judgement)) is not None:
         unsure.append(
-            f"If the true changes are these, about {needed} pairs would rule out the threshold"
+            f"If the true changes are these, about {needed} pairs would show that they stay below the threshold"
             f"{f': --repeats {needed} in a new folder' if judgement.kind == 'comparison' or judgement.in_turn else ''}."
         )
     if unsure and judgement.kind != "benchmarks":

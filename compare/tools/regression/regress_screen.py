@@ -169,8 +169,8 @@ def _verdict(judgement: Judgement) -> str:
         fact.verdict for fact in judgement.facts
     ]
     kinds = Counter(verdict for verdict in decided if verdict not in (*FAILED, *UNDECIDED))
-    counts = ", ".join(f"{times} {verdict.replace(',', '')}" for verdict, times in kinds.most_common())
-    rest = f" {counts}." if counts else ""
+    counts = ", ".join(f"{verdict.replace(',', '')} in {times}" for verdict, times in kinds.most_common())
+    rest = f" {counts[0].upper()}{counts[1:]}." if counts else ""
     if judgement.exit_code == EXIT_REGRESSION:
         return f"{failure_words(judgement)}: {code}.{rest}"
     if judgement.exit_code != EXIT_OK:
@@ -240,7 +240,7 @@ def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
         return [ScreenLine(f"Not known: no figure was tested.{noise}{cautions}")]
     if not judgement.paired:
         return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
-    errs = "At most 1 of 20 judgements calls unchanged code changed."
+    errs = "Same code looks changed at most 1 time in 20."
     lines = [ScreenLine(f"{errs}{cautions}")]
     if judgement.noise is not None:
         lines = [

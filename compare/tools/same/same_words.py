@@ -256,12 +256,12 @@ def _first_difference(values: Mapping[str, Any]) -> str:
 
 
 def _copies(values: Mapping[str, Any]) -> str:
-    sides = " and ".join(f"{number} of {letter}" for letter, number in values["copies"].items())
+    sides = " and ".join(f"{wording.count(number, 'more run')} of {letter}" for letter, number in values["copies"].items())
     if values["moved"]:
-        text = f"The limit comes from copies moved by one unit in the last place: {sides}."
-        return f"{text} Their losses are equal, so it is {_unit(values)}." if values["equal"] else text
-    most = f"Their losses are equal, so a yes allows {_unit(values)}" if values["equal"] else "A yes allows what they differ by"
-    return f"Copies only repeat a command: {sides}. {most}."
+        text = f"Rounding was measured with inputs changed by the smallest possible amount: {sides}."
+        return f"{text} No loss changed, so the limit is {_unit(values)}." if values["equal"] else text
+    most = f"No loss changed, so a yes allows {_unit(values)}" if values["equal"] else "A yes allows what they differ by"
+    return f"The commands were repeated unchanged: {sides}. {most}."
 
 
 def _unit(values: Mapping[str, Any]) -> str:
@@ -272,15 +272,15 @@ def _unit(values: Mapping[str, Any]) -> str:
 def _by_unit(values: Mapping[str, Any]) -> str:
     return (
         f"The same within what {values['dtype']} can show: the losses of {wording.count(values['steps'], 'step')} differ by "
-        f"{values['largest']:.1e} of the larger loss at most. Repeats differ by less, so the measure is {_unit(values)}."
+        f"{values['largest']:.1e} of the larger loss at most. Repeats differ by less, so the limit is {_unit(values)}."
     )
 
 
 def _without_copies(values: Mapping[str, Any]) -> str:
-    limit = f"{'at least ' if values['repeated'] else ''}{values['start']:.0e}"
+    limit = f"{'at least' if values['repeated'] else 'up to'} {values['start']:.0e}"
     return (
-        f"Without moved copies the limit is {limit} of the larger loss at the first step, and a hundred times the difference "
-        "so far at each later one. They tell more: --copies 3 --ulp."
+        f"Rounding was not measured. So {limit} of the larger loss may be rounding at the first step, and a hundred times the "
+        "difference so far at each later one. To measure it: --copies 3 --ulp."
     )
 
 
@@ -299,11 +299,11 @@ def _gaps(values: Mapping[str, Any]) -> str:
 
 
 def _blunt(values: Mapping[str, Any]) -> str:
-    what = "that are moved by one unit in the last place" if values["moved"] else "that only repeat a command"
-    begin = f"Cannot tell: copies {what} explain a difference of more than 1 % of the larger loss"
+    what = "rounding alone" if values["moved"] else "repeating a command"
+    begin = f"Cannot tell: {what} explains a difference of more than 1 % of the larger loss"
     if values["place"]:
         return (
-            f"{begin} from step {values['step']} on. Before it, copies explain what differs. Compare these steps alone: "
+            f"{begin} from step {values['step']} on. Before it, that explains what differs. Compare these steps alone: "
             f"--steps {values['place']}."
         )
     return (
@@ -340,15 +340,16 @@ TEMPLATES: dict[str, Template | Below] = {
     "missing": _missing,
     "in_order": "Steps are aligned in order: A has {a}, B {b}.",
     "counted": (
-        "{letter} has no column of steps, so its lines are counted. Many steps may lie between two lines: without copies no "
-        "difference is too large for rounding."
+        "{letter} has no column of steps, so its lines are counted. Many steps may lie between two lines: unless rounding is "
+        "measured (--copies 3 --ulp), no difference is too large for it."
     ),
     "gaps": _gaps,
     "digits": "{letter} writes {digits}. Smaller differences are not seen.",
     "coarse": "All of {letter}'s losses are numbers of {dtype}. It computes in lower precision, and rounds by more.",
     "both_end": "Both are no number from step {step} on. Steps before it were compared.",
     "not_nudged": (
-        "{letter} has no moved copies, so its rounding is taken from {other}. They need --ulp, and nudge() in the script."
+        "The rounding of {letter} was not measured, so that of {other} counts. To measure it: --ulp, and nudge() in {letter}'s "
+        "script."
     ),
     "no_cause": "None of the known patterns fits.",
 }

@@ -117,6 +117,8 @@ class SelftestCheck(Frozen):
     n: int
     """Number of comparisons that were simulated, or of pairs of real runs."""
     found: str
+    p_value: str = ""
+    """p-value behind `found`, in words. The first screen leaves it out of checks that passed."""
     required: str
     passed: bool
 
@@ -259,7 +261,7 @@ def _simulate_singles(generator: np.random.Generator, trials: int) -> list[Selft
     range_text = f"{100 * LEAST_ALARM_RATE:.3g} to {100 * most_alarms.most:.3g} %"
     alarm_bound = most_alarms._replace(words=range_text, least=LEAST_ALARM_RATE)
     rows = [
-        (f"equal runs called different at {_ALL_LOOKS}, looked at after each", _rate(equal.ever_different), alarm_bound),
+        (f"equal runs called different at {_ALL_LOOKS}, judged after each", _rate(equal.ever_different), alarm_bound),
         (
             f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, until decided",
             _rate(slower.larger, slower.repeats),
@@ -307,8 +309,8 @@ def _simulate_families(generator: np.random.Generator, number: int) -> list[Self
             _most_alarms(number),
         ),
         (
-            f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
-            f"pairs say is found, on average {percent(float(least_slowdowns.mean()) - 1, 1)}",
+            f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}, each as large as {VERDICT_PAIRS} earlier "
+            f"pairs say is found ({percent(float(least_slowdowns.mean()) - 1, 1)} on average)",
             _rate(power),
             Bound(f"at least {100 * least_power:.3g} %", least_power),
         ),
@@ -423,7 +425,10 @@ def report(result: Selftest) -> Report:
         Column("required", "required", fold=20),
         Column("passed", "passed"),
     )
-    cells: list[dict[str, Cell]] = [check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in result.checks]
+    cells: list[dict[str, Cell]] = [
+        check.model_dump() | {"found": f"{check.found}{check.p_value}", "passed": "yes" if check.passed else "NO"}
+        for check in result.checks
+    ]
     title = "Can the verdicts be relied on?"
     return Report(
         title=title,
@@ -444,7 +449,7 @@ def repeats_report(table: Table) -> Report:
         values={"rows": table.rows},
         screen=Screen(
             subject=["How many repeats does `run --until-decided` need?"],
-            answers=[Paragraph("", ["Repeats on average (90 % of families need at most)."])],
+            answers=[Paragraph("", ["Repeats on average. In brackets: what 90 % of reports need at most."])],
             table=replace(
                 table, columns=tuple(replace(column, fold=None) for column in table.columns if column.key in of_interest)
             ),
@@ -462,7 +467,9 @@ def _screen(title: str, result: Selftest) -> Screen:
     answers = [
         Paragraph("No" if failed else "Yes", sentences, "bad" if failed else "good"),
         Paragraph(
-            "Failed", [f"{check.where}: {check.what}: {check.found}. Required: {check.required}." for check in failed], "bad"
+            "Failed",
+            [f"{check.where}: {check.what}: {check.found}{check.p_value}. Required: {check.required}." for check in failed],
+            "bad",
         ),
         *(Paragraph(place, _passed(result.checks, place), most=MOST_LISTED_CHECKS) for place in places),
         Paragraph("This machine", result.sentences),
@@ -721,16 +728,18 @@ def _fraction(families: Sequence[list[JudgedRatio]], predicate: Callable[[list[J
 
 def _check(contestant: str, other: str, judged: JudgedRatio | None) -> SelftestCheck:
     equal = other == "equal-2"
-    finding, passed = "no times: a run failed", False
+    finding, p_value, passed = "no times: a run failed", "", False
     if judged is not None:
         word = verdict_words.verdict_text(judged, when_above="slower", when_below="faster", when_neither="no difference shown")
-        finding = f"{interval_words(judged.ratio)} times the seconds: {word}{verdict_words.p_value_text(judged)}"
+        finding = f"{interval_words(judged.ratio)} times the seconds: {word}"
+        p_value = verdict_words.p_value_text(judged)
         passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
     return SelftestCheck(
         where=contestant,
         what="the same run against itself" if equal else f"{SLOWER_BATCH - BATCH} images more to a step of {BATCH}",
         n=judged.ratio.n if judged else 0,
         found=finding,
+        p_value=p_value,
         required=f"p by itself at least {LEAST_P:g}" if equal else "slower",
         passed=passed,
     )
@@ -753,7 +762,7 @@ def _resolution(stored: StoredComparison, contestant: str) -> str | None:
 
     return (
         f"{contestant} here: two equal runs differ by {percent(deviation, 1)} "
-        f"(standard deviation; {percent(low, 1)} to {percent(high, 1)}, for so few pairs). "
+        f"(standard deviation; from so few pairs, it may be {percent(low, 1)} to {percent(high, 1)}). "
         f"So {len(logs)} pairs find a difference of about {least(1)} nine times in ten, and of "
-        f"{least(FAMILY)} among {FAMILY} comparisons. Both are averages over what the noise may truly be."
+        f"{least(FAMILY)} in a report with {FAMILY} comparisons. These are averages, as few pairs show the noise only roughly."
     )

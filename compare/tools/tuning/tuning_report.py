@@ -99,7 +99,7 @@ def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
         table=replace(best, title="Best settings", rows=fields),
         remarks=[
             *(
-                ["The best of many trials is too good: it was chosen by this score. No trial saw the test split."]
+                ["The best of many trials looks too good: it was chosen by this score. No trial saw the test split."]
                 if number
                 else []
             ),

@@ -119,7 +119,7 @@ TEMPLATES: Templates = {
     "none_trained": "{contestant}: none of {trials:trial} so far was trained to its end.",
     "best": _best,
     "best_is_too_good": (
-        "The best score of many trials is too good, because the trial was chosen by this very score on the validation "
+        "The best score of many trials looks too good, because the trial was chosen by this very score on the validation "
         "split. The test split, which no trial has seen, shows its real worth."
     ),
     "same_settings": _same_settings,

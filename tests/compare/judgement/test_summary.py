@@ -52,7 +52,7 @@ def _untimed(run: RunResult) -> list[EpochRecord]:
 
 def _verdicts(sentences: list[str]) -> list[str]:
     """Without the sentence on the conditions that all share."""
-    return [sentence for sentence in sentences if not sentence.startswith(("All with ", "All as above"))]
+    return [sentence for sentence in sentences if not sentence.startswith(("All hold for ", "All as above"))]
 
 
 def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:

@@ -60,7 +60,7 @@ def at_fault(stored: StoredComparison, *row_ids: str) -> StoredComparison:
     """Recorded steps of these rows are not as planned."""
     proof = proved(stored).comparison.proof
     assert proof is not None
-    faults = ["step 60: the update of conv1.bias is not that of learning rate 0.05", "step 97: losses differ"]
+    faults = ["step 60: the update of conv1.bias does not fit learning rate 0.05", "step 97: losses differ"]
     checks = [comparisons.with_fields(each, faults=faults if each.row in row_ids else []) for each in proof.spot_checks]
     verdicts = {row: "not proved" if row in row_ids else verdict for row, verdict in proof.row_verdicts.items()}
     refuted = {"verdict": "not proved", "sentence": "not proved: timed runs", "spot_checks": checks, "row_verdicts": verdicts}
@@ -206,7 +206,7 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
         assert decided or not marks & {"+", "-"}
         assert bool(in_doubt) == any("rely" in each for each in answers.get("Trouble", ()))
     assert ("proved in 64-bit numbers" in fair) == (found["comparable"] and verdict in ("proved", "proved in float64"))
-    assert ("as they are timed, all rows" in fair) == (found["comparable"] and verdict == "proved in float64")
+    assert ("timed runs of all rows were not fully checked" in fair) == (found["comparable"] and verdict == "proved in float64")
     assert ("computed again" in fair) == (computed and "follow the plan" in fair)
     assert len(printed(whole, 100).splitlines()) <= MAX_LINES + 2
 
@@ -221,7 +221,7 @@ def test_each_row_at_fault_is_named_and_no_other() -> None:
 def test_the_only_configuration_of_two_frameworks_that_other_work_disturbed_has_no_name() -> None:
     rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
     shown = screen(disturbed(comparisons.of_rows(rows, repeats=5), rows[0].id))
-    words = "not known (pytorch or tensorflow): other programs took cores"
+    words = "pytorch or tensorflow: not known, as other programs took cores"
     assert any(words in answer.sentences for answer in shown.answers)
 
 

@@ -27,6 +27,6 @@ def test_the_direction_of_neighbours_does_not_matter_and_few_tell_nothing() -> N
     # A tenth of four ratios cannot be left out: the range holds the largest.
     assert forward.high == pytest.approx(1.0 / 0.9) and forward.share == "all 4"
     ten = noise.of_neighbours([(1.0, 1.0 + number / 100) for number in range(10)])
-    assert ten is not None and ten.high < 1.09 and ten.share == "9 of 10 of 10"
+    assert ten is not None and ten.high < 1.09 and ten.share == "90 % of 10"
     found = noise.of_neighbours([(1.0, 1.0)] * 3)
     assert found is not None and (found.low, found.high) == (1.0, 1.0)

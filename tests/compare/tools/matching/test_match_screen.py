@@ -88,7 +88,7 @@ def test_several_mistakes_have_a_line_each_with_their_layer_their_size_and_what_
     found = matched(**{**PARTED, "logits_inference": {**first, "behind": behind}, "running": running})
     text = screened(screens, found)
     lines = [
-        "It begins at bn1, batch_normalization, by 4.9e-04. Layers behind it were judged in part.",
+        "The difference begins at bn1, batch_normalization, with 4.9e-04. Layers behind it were judged in part.",
         "epsilon at bn1, bn2, alone 4.9e-04: write BatchNormalization(epsilon=1e-05).",
         'padding at conv2, alone 8.9e-01: write ZeroPadding2D(1) before it and padding="valid" in it.',
         "batch-norm-momentum at bn1, bn2, alone 1.5e-01: write BatchNormalization(momentum=0.9).",
@@ -101,7 +101,7 @@ def test_several_mistakes_have_a_line_each_with_their_layer_their_size_and_what_
 
 def test_the_size_of_a_cause_stands_at_its_layer_and_beside_what_is_left() -> None:
     assert match_words.experiment(MOMENTUM) == (
-        "Verified: by itself it makes 1.5e-01 at bn1 (less at bn2), and 1.2e-16 once corrected."
+        "Verified: alone it makes the two differ by 1.5e-01 at bn1 (less at bn2), and by 1.2e-16 once corrected."
     )
 
 

@@ -82,7 +82,7 @@ def test_only_what_the_json_calls_a_regression_is_called_worse(tmp_path: Path) -
     (worse,), (unsure, *_) = answers["Worse"], answers["Unsure"]
     assert worse.startswith("pytorch serial, 2 cores, seconds per epoch: +20.0 %")
     assert "tensorflow" in unsure and "pytorch" not in unsure
-    assert "8 no change shown" in " ".join(answers["Verdict"])  # and not 9: one of them is not ruled out
+    assert "No change shown in 8" in " ".join(answers["Verdict"])  # and not 9: one of them is not ruled out
 
 
 def test_pairs_that_would_tell_are_named_as_in_the_whole_report(tmp_path: Path) -> None:

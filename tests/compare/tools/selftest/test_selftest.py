@@ -189,7 +189,7 @@ def test_trials_go_the_way_of_any_comparison(fake_twins: pytest.MonkeyPatch, tmp
     printed = convtwins_json("selftest", "--frameworks", "left", "--trials", "1000", exit_code=1)
     equal, slower = (check for check in printed["checks"] if check["where"] == "left")
     assert (equal["n"], equal["passed"]) == (5, True)
-    assert "1.00 (1.00 to 1.00)" in equal["found"] and "p = 1.000 among 2" in equal["found"]
+    assert "1.00 (1.00 to 1.00)" in equal["found"] and "p = 1.000 among 2" in equal["p_value"]
     assert (slower["n"], slower["passed"]) == (5, False)
 
 

@@ -9,7 +9,7 @@ from tests.support.snapshots import Screens
 SIMULATED = [
     SelftestCheck(where="simulated", what=what, n=10_000, found=found, required=required, passed=True)
     for what, found, required in (
-        ("equal runs called different at any of 5 to 20 repeats, looked at after each", "3.70 %", "3 to 6 %"),
+        ("equal runs called different at any of 5 to 20 repeats, judged after each", "3.70 %", "3 to 6 %"),
         ("slowdowns of 10 % found, noise 2 %, until decided", "100.00 %, after 5.0 repeats", "at least 90 %"),
         ("equal runs shown to differ by less than 5 %, noise 2 %", "97.20 %, after 6.1 repeats", "at least 90 %"),
         ("families of 8 equal comparisons with any called different", "1.60 %", "at most 6 %"),
