@@ -132,9 +132,8 @@ class Proof(Frozen):
         of_serial = mode is None or not MODES[mode].is_parallel or self._judges_one_update(framework_with_steps)
         losses, steps = self._later_rungs(framework_with_steps, None) if of_serial else self._later_rungs(framework, mode)
         rises = f"; {LOSS_RISES}" if any(LOSS_RISES in rung.reason for rung in losses) else ""
-        if steps:
-            return f"one update alone was judged: later losses{distance} and gradients of single steps prove nothing here{rises}"
-        return f"one update alone was judged (parity --single-steps judges more): later losses{distance} prove nothing here{rises}"
+        more, others = ("", " and gradients of single steps") if steps else (" (parity --single-steps judges more)", "")
+        return f"one update alone was judged{more}: later losses{distance}{others} prove nothing here{rises}"
 
     @property
     def sentence(self) -> str:
