@@ -45,6 +45,11 @@ def read(path: Path) -> Measurement:
         )
     if by_commit:
         return benchmark_files.merge(path, *by_commit.values())
+    if not (path / store.PLAN_FILE).exists():
+        raise FolderError(
+            f"{path} holds no benchmark of pytest-benchmark and no comparison. Save benchmarks there (pytest "
+            "--benchmark-autosave), or name a folder that `run` printed."
+        )
     measured, *others = _comparisons(path)
     if others:
         names = " or ".join(str(side.source) for side in (measured, *others))

@@ -249,9 +249,20 @@ def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measureme
         revision: the commit.
     """
     files = [file for group in by_commit.values() for file in group]
+    if not files:
+        raise FolderError(
+            f"{folder} holds no benchmark of pytest-benchmark, so none of {wording.visible(revision)}. Save benchmarks there: "
+            "pytest --benchmark-autosave."
+        )
     ids = {file.commit or "" for file in files if file.names_its_code}
     if not (matches := [commit_id for commit_id in ids if commit_id.startswith(revision)]):
-        matches = [commit_id for commit_id in ids if commit_id == revisions.rev_parse(revision, folder).stdout.strip()]
+        known = revisions.rev_parse(revision, folder).stdout.strip()
+        if not known and revision not in by_commit:
+            raise FolderError(
+                f"{wording.visible(revision)} is neither a commit of the benchmarks in {folder} nor a revision of its repository. "
+                f"Received: {measurements.commit_words(by_commit)}."
+            )
+        matches = [commit_id for commit_id in ids if commit_id == known]
     if len(matches) != 1:
         raise FolderError(
             f"{folder} has no benchmarks that were measured at one clean commit {wording.visible(revision)}. Received: "

@@ -869,9 +869,12 @@ def test_commits_that_leave_open_what_is_compared_are_refused_with_all_that_are_
     refuses(storage, received=there, names=[storage, "3 commits"])
     refuses(f"{storage}@1111", received=there, names=["3 commits"])
     refuses(storage, f"{storage}@1111", received=there, names=["more than one commit"])
-    refuses(f"{storage}@main", f"{storage}@1111", names=[storage, "clean commit main"])
+    refuses(f"{storage}@main", f"{storage}@1111", received=there, names=[storage, "main", "revision"])
     refuses(f"{storage}@1111", f"{storage}@1111", names=[f"{storage}@11111111"])
     refuses(tmp_path / "none@main", storage, names=[tmp_path / "none@main"])
+    (empty := tmp_path / "empty").mkdir()
+    for named in (empty, f"{empty}@1111"):
+        refuses(named, storage, names=[empty, "pytest --benchmark-autosave"])
     changed = autosaved(autosaved(tmp_path / "changed", "AAAAA"), "B", dirty=True)
     refuses(changed, names=["clean commit 22222222+changes"])
     autosaved(changed, "BBBBB", drift=0.0)
