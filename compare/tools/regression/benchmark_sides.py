@@ -17,6 +17,7 @@ from common.machine import code_version, machine
 from compare.cli.errors import NoAnswerError, UnfitError
 from compare.running import contestants
 from compare.tools.regression import revisions
+from compare.tools.regression.benchmark_command import BenchmarkCommand
 from compare.tools.regression.benchmark_files import PlannedSide
 from compare.tools.regression.revisions import RevisionError
 
@@ -95,18 +96,19 @@ class Repository:
 
     Args:
         python: environment of the benchmarks, see `contestants.interpreter`.
-        packages: packages that it must have.
+        command: it is run in each revision. The environment must have its packages.
     """
 
-    def __init__(self, python: str, packages: Sequence[str] = ()) -> None:
+    def __init__(self, python: str, command: BenchmarkCommand) -> None:
         here = Path.cwd().resolve()
         answer = revisions.git("rev-parse", "--show-toplevel", at=here)
         if answer.returncode:
             raise RevisionError(f"{here} lies in no git repository, so it has no revisions. Go to the folder of your project.")
         self.root = Path(answer.stdout.strip()).resolve()
         self._folder = here.relative_to(self.root)
+        self._refuse_own_files(command)
         self.environment, paths = _describe(
-            contestants.interpreter(python), packages, f"Install it there, or {OTHER_PYTHON}.", _DESCRIBE_SECONDS
+            contestants.interpreter(python), command.packages, f"Install it there, or {OTHER_PYTHON}.", _DESCRIBE_SECONDS
         )
         inside = [Path(path).resolve() for path in paths if path and Path(path).resolve().is_relative_to(self.root)]
         self._paths = [path.relative_to(self.root) for path in inside]
@@ -138,6 +140,18 @@ class Repository:
                 environment=self.environment,
             )
             yield BenchmarkSide(side, planned, folder, worktree.root, self.root, tuple(map(str, paths)))
+
+    def _refuse_own_files(self, command: BenchmarkCommand) -> None:
+        """Refuse a command that names a file of this checkout by its whole path: both sides would use that one file."""
+        for word in command.words:
+            named = Path(word.partition("=")[2] or word)
+            if not named.is_absolute() or not named.resolve().is_relative_to(self.root):
+                continue
+            if not revisions.git("ls-files", "--error-unmatch", "--", str(named.resolve()), at=self.root).returncode:
+                raise RevisionError(
+                    f"{command.option} names a file of this checkout by its whole path, so both sides would use the same one. "
+                    f"Received: {named}. Name it from here: {os.path.relpath(named.resolve(), self.root / self._folder)}."
+                )
 
     def refuse_changes(self) -> None:
         """Refuse uncommitted changes: the head is a commit, and would not hold them."""

@@ -311,7 +311,7 @@ def from_command(
         def ready(place: int) -> Generator[BenchmarkSide]:
             yield sides[place]
     else:
-        repository = benchmark_sides.Repository(python, command.packages)
+        repository = benchmark_sides.Repository(python, command)
         candidates = _commits(query.good or "", query.bad, repository.root, ())
         environments = {0: repository.environment}
 

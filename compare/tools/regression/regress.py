@@ -140,7 +140,7 @@ def command(
                 packages = benchmark_command.packages
                 both = [benchmark_sides.from_environment(side, name, packages) for side, name in named]
             else:
-                repository = benchmark_sides.Repository(python or sys.executable, benchmark_command.packages)
+                repository = benchmark_sides.Repository(python or sys.executable, benchmark_command)
                 repository.refuse_changes()
                 sides = ((BASE, revision or ""), (HEAD, "HEAD"))
                 both = [checkouts.enter_context(repository.checked_out(side, name)) for side, name in sides]
@@ -259,8 +259,8 @@ def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measureme
         known = revisions.rev_parse(revision, folder).stdout.strip()
         if not known and revision not in by_commit:
             raise FolderError(
-                f"{wording.visible(revision)} is neither a commit of the benchmarks in {folder} nor a revision of its repository. "
-                f"Received: {measurements.commit_words(by_commit)}."
+                f"{wording.visible(revision)} is neither a commit of the benchmarks in {folder} nor a revision of its "
+                f"repository. Received: {measurements.commit_words(by_commit)}."
             )
         matches = [commit_id for commit_id in ids if commit_id == known]
     if len(matches) != 1:

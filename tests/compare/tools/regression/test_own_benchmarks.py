@@ -422,6 +422,8 @@ def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> 
             ("python train.py", ["exit code 1", "IndexError"]),
             ("python -c pass {json}", ["{json}"]),
             ("no-such-program", ["no-such-program"]),
+            (f"python {repository}/train.py {{json}}", [repository / "train.py", "from here: train.py"]),  # of both sides
+            (f"python -c pass --file={repository}/train.py", [repository / "train.py", "from here: train.py"]),
             ("""python -c "open('{json}', 'w').write('[1]')" """, ["{json}", "[1]"]),
             ("""python -c "open('{json}', 'w').write('7')" """, ["the file of {json} holds 7", '{"seconds": 1.5}']),
             ("""python -c "open('{json}', 'w').write('{\\"a\\": {\\"b\\": 1}}')" """, ["{json}", '{"a": {"b": 1}}']),
@@ -513,12 +515,12 @@ def test_a_commit_without_the_program_of_a_command_cannot_be_measured(tmp_path: 
     git(repository, "rm", "-q", "measure.sh")
     commit(repository, "moved", {"notes.txt": "moved"})
     with inside(repository), ExitStack() as resources:
-        named = Repository(sys.executable)
+        command = BenchmarkCommand("--command", "./measure.sh")
+        named = Repository(sys.executable, command)
         sides = [
             resources.enter_context(named.checked_out(side, name)) for side, name in (("base", "HEAD~1"), ("head", "HEAD"))
         ]
         workspace = resources.enter_context(Workspace.open(tmp_path / "out", benchmark_files.IN_TURN))
-        command = BenchmarkCommand("--command", "./measure.sh")
         runs = BenchmarkRuns(command, sides, 5, workspace, resources.enter_context(display()))
         with refused(RevisionError, names="./measure.sh cannot be started"):
             runs.make(enough=lambda: True)
