@@ -122,20 +122,20 @@ class Proof(Frozen):
         losses = twins if mode is None else [rung for rung in mode_rungs if (rung.number, rung.aspect) == (6, "losses")]
         return losses, [rung for rung in mode_rungs if (rung.number, rung.aspect) == (8, "gradients")]
 
-    def why_one_update(self, framework: str | None = None, mode: str | None = None, apart: str = "") -> str:
+    def why_one_update(self, framework: str | None = None, mode: str | None = None, growth: str = "") -> str:
         """Say why nothing is claimed, though some rungs passed: one update alone was judged.
 
         Args:
-            apart: how far the later losses differ, in brackets.
+            growth: how far the later losses differ, in brackets.
         """
         framework_with_steps = self._framework_with_steps(framework)
         of_serial = mode is None or not MODES[mode].is_parallel or self._judges_one_update(framework_with_steps)
         losses, steps = self._later_rungs(framework_with_steps, None) if of_serial else self._later_rungs(framework, mode)
         rises = f"; {LOSS_RISES}" if any(LOSS_RISES in rung.reason for rung in losses) else ""
         if steps:
-            return f"one update alone was judged: later losses{apart} and gradients of single steps prove nothing here{rises}"
+            return f"one update alone was judged: later losses{growth} and gradients of single steps prove nothing here{rises}"
         return (
-            f"one update alone was judged (parity --single-steps judges more): later losses{apart} prove nothing here{rises}"
+            f"one update alone was judged (parity --single-steps judges more): later losses{growth} prove nothing here{rises}"
         )
 
     @property
@@ -170,10 +170,10 @@ class Proof(Frozen):
             worst = max((rung for rung in free if rung not in losses), key=lambda rung: rung.max_relative_difference)
             few = worst.judged_steps is not None and worst.judged_steps < (worst.steps or 0)
             prefix = f"the first {worst.judged_steps} of " if few else ""
-            apart = f" (up to {worst.max_relative_difference:.1e} apart in {prefix}{worst.steps} steps)"
+            growth = f" (up to {worst.max_relative_difference:.1e} apart in {prefix}{worst.steps} steps)"
             if self.verdict == "not claimed":
-                return f"{judged_text}; {self.why_one_update(apart=apart)}{when}"
-            return f"{judged_text}; later losses{apart} prove nothing here{when}"
+                return f"{judged_text}; {self.why_one_update(growth=growth)}{when}"
+            return f"{judged_text}; later losses{growth} prove nothing here{when}"
         if not losses:
             return f"each mode trains as serial does in the same framework; {judged_text}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses
