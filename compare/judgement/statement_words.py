@@ -111,8 +111,8 @@ def _restarted(values: Mapping[str, Any]) -> str:
 def _fewer_replicas(values: Mapping[str, Any]) -> str:
     changes: list[str] = []
     if "batch_norm_images" in values:
-        sizes = f"{values['batch_norm_images']} images instead of {values['planned_batch_norm_images']}"
-        changes.append(f"BatchNorm, where the model has it, then normalised {sizes} of a replica")
+        sizes = f"{values['batch_norm_images']} images of a replica instead of {values['planned_batch_norm_images']}"
+        changes.append(f"BatchNorm, where the model has it, then normalised {sizes}")
     if "learning_rate_for_replicas" in values:
         changes.append(f"the learning rate was scaled for {count(values['learning_rate_for_replicas'], 'replica')}")
     change = " and ".join(changes) or "the mathematics stayed the same, up to rounding"

@@ -256,11 +256,12 @@ def _first_difference(values: Mapping[str, Any]) -> str:
 
 
 def _copies(values: Mapping[str, Any]) -> str:
-    sides = " and ".join(f"{wording.count(number, 'more run')} of {letter}" for letter, number in values["copies"].items())
+    (first, runs), *others = values["copies"].items()
+    sides = " and ".join([f"{wording.count(runs, 'run')} of {first}", *(f"{number} of {letter}" for letter, number in others)])
     if values["moved"]:
-        text = f"Rounding was measured with inputs changed by the smallest possible amount: {sides}."
-        return f"{text} No loss changed, so the limit is {_unit(values)}." if values["equal"] else text
-    most = f"No loss changed, so a yes allows {_unit(values)}" if values["equal"] else "A yes allows what they differ by"
+        text = f"Rounding was measured by the smallest change of inputs: {sides}."
+        return f"{text} Their losses are equal, so the limit is {_unit(values)}." if values["equal"] else text
+    most = f"Their losses are equal, so a yes allows {_unit(values)}" if values["equal"] else "A yes allows what they differ by"
     return f"The commands were repeated unchanged: {sides}. {most}."
 
 

@@ -722,7 +722,7 @@ def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_
     stored = with_runs(with_plan(repeated(), train_examples=examples), FIRST, epochs=_untimed)
     assert stored.comparison.rows[0].spec.global_batch_size == 64
     (caution,) = in_words(stored)["troubles"]
-    assert ("larger than the training split" in caution) == larger and caution == snapshot
+    assert ("holds all 63 training images" in caution) == larger and caution == snapshot
 
 
 @pytest.mark.parametrize("repeats", [[0, 1, 2, 3, 4], [0, 1, 2, 3], [3]], ids=["all", "all but one", "one"])

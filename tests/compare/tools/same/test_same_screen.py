@@ -35,7 +35,7 @@ def test_the_same_losses_are_said(screens: Screens) -> None:
 
 def test_rounding_is_said_with_where_its_limit_comes_from(screens: Screens) -> None:
     text = shown(screens, A * (1 + 1e-7))
-    assert "smallest possible amount" in text and "by 1.0e-07 of the larger loss" in text
+    assert "smallest change of inputs" in text and "by 1.0e-07 of the larger loss" in text
 
 
 def test_another_training_is_said_with_its_step_cause_and_experiment(screens: Screens) -> None:
