@@ -150,7 +150,7 @@ class Proof(Frozen):
             parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
             where = [part for part in parts if part]
             return (
-                f"{len(failed)} of {len(self.rungs)} checks failed, first: {first.name.lstrip('0123456789 ')} "
+                f"{len(failed)} of {len(self.rungs)} checks failed, first: {first.name.removeprefix(f'{first.number} ')} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
                 + f". This may come from what `match` found: {self.rounded}"
                 * bool(self.rounded and all(map(_may_be_rounding, failed)))

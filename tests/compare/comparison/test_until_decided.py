@@ -192,7 +192,7 @@ def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPat
     assert plan.argv[-5:] == ["--until-decided", "--most-repeats", "30", "--smallest-effect", "0.05"]
 
 
-@pytest.mark.parametrize(("fail_from", "words"), [(0, "no two runs can be compared"), (2, "Fewer than half of these runs")])
+@pytest.mark.parametrize(("fail_from", "words"), [(0, "no two runs can be compared"), (2, "Fewer than half of these repeats")])
 def test_a_row_that_fails_adds_no_repeats_for_ever(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, fail_from: int, words: str
 ) -> None:
