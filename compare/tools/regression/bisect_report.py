@@ -225,9 +225,7 @@ def _sentences(
             lines.append(f"One of {'; '.join(titles[place] for place in outcome.suspects)}.")
             lines.append(f"At {titles[last.later]}: {_why_open(last)}.")
         if last.ratio and not _is_few(last):
-            lines.append(
-                f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. Above {last.border:.3f} is bad."
-            )
+            lines.append(f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. Above {last.border:.3f} is bad.")
         lines.append(_how_to_go_on(last))
     method = [
         f"Each {words.candidate} is measured in turn with the base, the good one. It is bad if its {figure} over the base's is "
