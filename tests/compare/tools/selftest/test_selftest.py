@@ -175,7 +175,7 @@ def test_trials_pass_where_equal_is_equal_and_slower_is_slower(slower: float, eq
     assert [check.passed for check in found.checks] == passed
     assert found.passed == all(passed)
     assert " 1.4 % (standard deviation; from so few pairs, it may be 0.8 % to " in found.sentences[0]
-    assert " 4.5 % nine times in ten, and of 8.5 % among 8 comparisons" in found.sentences[0]
+    assert " 4.5 % nine times in ten, and of 8.5 % in a report with 8 comparisons" in found.sentences[0]
 
 
 def test_a_trial_that_failed_is_no_success() -> None:
