@@ -45,11 +45,6 @@ def read(path: Path) -> Measurement:
         )
     if by_commit:
         return benchmark_files.merge(path, *by_commit.values())
-    if not (path / store.PLAN_FILE).exists():
-        raise FolderError(
-            f"{path} holds no benchmark of pytest-benchmark and no comparison. Save benchmarks there (pytest "
-            "--benchmark-autosave), or name a folder that `run` printed."
-        )
     measured, *others = _comparisons(path)
     if others:
         names = " or ".join(str(side.source) for side in (measured, *others))
@@ -153,6 +148,11 @@ def _comparisons(folder: Path) -> list[Measurement]:
     """Read a results folder: one measurement, or the base and the head of a measurement in turn."""
     if (folder / MARK_FILE).exists():
         return [read(folder / side) for side in (BASE, HEAD)]
+    if not (folder / store.PLAN_FILE).exists():
+        raise FolderError(
+            f"{folder} holds no benchmark of pytest-benchmark and no comparison. Save benchmarks there (pytest "
+            "--benchmark-autosave), or name a folder that `run` printed."
+        )
     stored, whole = store.read(folder), folder.resolve()
     if parts := sides.split(stored):
         base, head = (
