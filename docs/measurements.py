@@ -70,9 +70,9 @@ MEASURED = {
     "layers": Entry(kinds.LAYERS, [f"layers {_LAYERS} --calls 5"]),
     "plan": Entry(kinds.PREDICTIONS, [f"plan --model simple_cnn --data digits --image-size 32 --limit 1280 {_PLAN}"]),
     "steps": Entry(
-        kinds.STEPS,
-        [f"parity --single-steps --model {model} --modes all" for model in ("simple_cnn", "mini_xception", "resnet18")],
+        kinds.STEPS, [f"parity --single-steps --model {model} --modes all" for model in ("simple_cnn", "mini_xception")]
     ),
+    "steps-resnet18": Entry(kinds.STEPS, ["parity --single-steps --model resnet18 --modes all"]),
     "referee": Entry(kinds.REFEREE, ["parity --referee --model simple_cnn,mini_xception,resnet18"]),
     "pairs": Entry(kinds.PAIRS, ["selftest --frameworks pytorch --real-pairs 60 --slowdown 3% --within 8 --epochs 6"]),
     "verdict": Entry(kinds.VERDICTS, ["run --preset verdict --until-decided --most-repeats 7 --smallest-effect 5%"] * 10),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import json
 import re
@@ -100,7 +101,8 @@ def convtwins(*words: object, stdin: str | None = None, **variables: str | None)
         stdin: text for standard input.
         variables: environment variables; None removes one.
     """
-    result = CliRunner().invoke(app, list(map(str, words)), input=stdin, env=variables)
+    own_context = contextvars.copy_context()  # so no later test prints all because this command had --full
+    result = own_context.run(CliRunner().invoke, app, list(map(str, words)), input=stdin, env=variables)
     return Ended(result.exit_code, result.stdout, result.stderr, result.output, result.exception, tuple(map(str, words)))
 
 
