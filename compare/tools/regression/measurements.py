@@ -150,8 +150,8 @@ def _comparisons(folder: Path) -> list[Measurement]:
         return [read(folder / side) for side in (BASE, HEAD)]
     if not (folder / store.PLAN_FILE).exists():
         raise FolderError(
-            f"{folder} holds no benchmark of pytest-benchmark and no comparison. Save benchmarks there (pytest "
-            "--benchmark-autosave), or name a folder that `run` printed."
+            f"{folder} holds no benchmark of pytest-benchmark and no comparison ({store.PLAN_FILE}). Save benchmarks there "
+            "(pytest --benchmark-autosave), or name a folder that `run` printed."
         )
     stored, whole = store.read(folder), folder.resolve()
     if parts := sides.split(stored):
