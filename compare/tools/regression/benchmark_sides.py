@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ sys.path += user_paths
 missing = [name for name in packages if importlib.util.find_spec(name.replace("-", "_")) is None]
 print(json.dumps({"paths": paths, "environment": described, "missing": missing}))
 """
+_BETWEEN_PATHS = re.compile(r"""[\s'"=;&|()<>]+|::""")
 _DESCRIBE_SECONDS = 60.0
 OTHER_PYTHON = "name the environment of your project: add --python .venv/bin/python"
 """Advice where runs of revisions need another environment."""
@@ -143,8 +145,9 @@ class Repository:
 
     def _refuse_own_files(self, command: BenchmarkCommand) -> None:
         """Refuse a command that names a file of this checkout by its whole path: both sides would use that one file."""
-        for word in command.words:
-            named = Path(word.partition("=")[2] or word)
+        # Paths stand within words too: sh -c '...', --file=..., test_work.py::test_parse.
+        parts = [part for word in command.words for part in (word, *_BETWEEN_PATHS.split(word))]
+        for named in map(Path, dict.fromkeys(parts)):
             if not named.is_absolute() or not named.resolve().is_relative_to(self.root):
                 continue
             if not revisions.git("ls-files", "--error-unmatch", "--", str(named.resolve()), at=self.root).returncode:

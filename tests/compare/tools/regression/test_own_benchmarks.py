@@ -424,6 +424,7 @@ def test_a_command_is_measured_by_its_figures_or_its_seconds(tmp_path: Path) -> 
             ("no-such-program", ["no-such-program"]),
             (f"python {repository}/train.py {{json}}", [repository / "train.py", "from here: train.py"]),  # of both sides
             (f"python -c pass --file={repository}/train.py", [repository / "train.py", "from here: train.py"]),
+            (f"sh -c 'cd . && python {repository}/train.py'", [repository / "train.py", "from here: train.py"]),
             ("""python -c "open('{json}', 'w').write('[1]')" """, ["{json}", "[1]"]),
             ("""python -c "open('{json}', 'w').write('7')" """, ["the file of {json} holds 7", '{"seconds": 1.5}']),
             ("""python -c "open('{json}', 'w').write('{\\"a\\": {\\"b\\": 1}}')" """, ["{json}", '{"a": {"b": 1}}']),
